@@ -1,0 +1,111 @@
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/buffer.h"
+#include "core/base/list.h"
+#include "core/base/map.h"
+#include "core/base/status.h"
+
+START_TEST(buffer_grows_and_consumes)
+{
+    struct buffer b = {0};
+    for (int i = 0; i < 1000; i++)
+        buffer_printf(&b, "%d,", i);
+    ck_assert_uint_eq(b.len, 3890);
+    ck_assert_int_eq(memcmp(b.ptr, "0,1,2,", 6), 0);
+    buffer_consume(&b, 4);
+    ck_assert_int_eq(memcmp(b.ptr, "2,3,", 4), 0);
+    ck_assert_int_eq(b.ptr[b.len], '\0');
+    buffer_clear(&b);
+    ck_assert_uint_eq(b.len, 0);
+    buffer_release(&b);
+    ck_assert_ptr_null(b.ptr);
+}
+END_TEST
+
+START_TEST(map_agrees_with_an_array)
+{
+    static int values[512];
+    bool in[512] = {0};
+    struct map m = {0};
+    uint32_t seed = 1;
+    size_t count = 0;
+    for (int step = 0; step < 20000; step++) {
+        seed = seed * 1664525 + 1013904223;
+        unsigned k = (seed >> 8) % 512;
+        uint64_t key = (uint64_t)k << 32 | 7;
+        if ((seed >> 28) & 1) {
+            ck_assert_ptr_eq(map_set(&m, key, &values[k]), in[k] ? &values[k] : NULL);
+            count += !in[k];
+            in[k] = true;
+        } else {
+            ck_assert_ptr_eq(map_take(&m, key), in[k] ? &values[k] : NULL);
+            count -= in[k];
+            in[k] = false;
+        }
+        ck_assert_uint_eq(m.count, count);
+    }
+    for (unsigned k = 0; k < 512; k++)
+        ck_assert_ptr_eq(map_get(&m, (uint64_t)k << 32 | 7), in[k] ? &values[k] : NULL);
+    size_t i = 0, seen = 0;
+    while (map_next(&m, &i, NULL) != NULL)
+        seen++;
+    ck_assert_uint_eq(seen, count);
+    map_release(&m);
+}
+END_TEST
+
+struct item {
+    int value;
+    struct list node;
+};
+
+START_TEST(list_keeps_order)
+{
+    struct list head;
+    struct item items[4] = {{.value = 0}, {.value = 1}, {.value = 2}, {.value = 3}};
+    list_init(&head);
+    for (int i = 0; i < 4; i++)
+        list_append(&head, &items[i].node);
+    list_remove(&items[2].node);
+    list_remove(&items[2].node);
+    list_prepend(&head, &items[2].node);
+    static const int want[] = {2, 0, 1, 3};
+    int n = 0;
+    list_each(it, next, &head) {
+        ck_assert_int_eq(list_entry(it, struct item, node)->value, want[n++]);
+        list_remove(it);
+    }
+    ck_assert_int_eq(n, 4);
+    ck_assert(list_empty(&head));
+}
+END_TEST
+
+START_TEST(errors_name_the_field)
+{
+    struct error err = {0};
+    ck_assert_int_eq(error_param(&err, STATUS_INVALID, "top_p", "top_p must be in %d..%d", 0, 1), STATUS_INVALID);
+    ck_assert_str_eq(err.param, "top_p");
+    ck_assert_str_eq(err.text, "top_p must be in 0..1");
+    ck_assert_int_eq(status_http(err.status), 400);
+    ck_assert_str_eq(status_code(STATUS_CONTEXT_LENGTH), "context_length_exceeded");
+    ck_assert_str_eq(status_name((enum status)9999), "INTERNAL");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("base");
+    TCase *tc = tcase_create("base");
+    tcase_add_test(tc, buffer_grows_and_consumes);
+    tcase_add_test(tc, map_agrees_with_an_array);
+    tcase_add_test(tc, list_keeps_order);
+    tcase_add_test(tc, errors_name_the_field);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
