@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""run.py: runs every test of Tokenring and counts; what `make test` and `make test-long` call.
+
+    tests/run.py [--build build] [--long] [--only STEP,...] [--list]
+
+Steps: meson (unit, kernels, stress, golden, end to end), clang (warnings are errors there too), sanitizers, valgrind,
+fuzz. The last line is `N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and
+`not ok` lines, anything else counts one. A line `SKIP: what: why` is a skip; with STRICT=1 a skip fails, except that of
+an instruction set which this CPU lacks (`SKIP: tier ...`).
+"""
+import argparse, json, os, pathlib, re, shutil, subprocess, sys, time
+
+root = pathlib.Path(__file__).resolve().parent.parent
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument('--build', default='build')
+parser.add_argument('--long', action='store_true', help='soak, long fuzzing, long valgrind')
+parser.add_argument('--only', default='', help='steps to run, with commas between them')
+parser.add_argument('--list', action='store_true', help='print the steps and stop')
+args = parser.parse_args()
+build = (root / args.build).resolve()
+strict = os.environ.get('STRICT', '') not in ('', '0')
+shared = pathlib.Path(os.environ.get('TOKENRING_SHARED', root.parent / 'shared'))
+env = dict(os.environ, TOKENRING_SOURCE=str(root), TOKENRING_BUILD=str(build), TOKENRING_SHARED=str(shared))
+if args.long:
+    env['TOKENRING_LONG'] = '1'
+passed = failed = 0
+skips, failures = [], []
+
+
+def count(name, code, output):
+    """Adds one program's outcome to the totals."""
+    global passed, failed
+    before = failed
+    here = [line for line in output.splitlines() if line.startswith('SKIP: ')]
+    skips.extend(here)
+    checks = re.findall(r'^\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)', output, re.M)
+    oks = len(re.findall(r'^ok\b', output, re.M))
+    bads = re.findall(r'^not ok\b.*', output, re.M)
+    if checks:
+        for total, fails, errors in checks:
+            passed += int(total) - int(fails) - int(errors)
+            failed += int(fails) + int(errors)
+    elif oks or bads:
+        passed += oks
+        failed += len(bads)
+    elif code == 0:
+        passed += 1
+    elif code == 77 and not here:
+        skips.append(f'SKIP: {name}: no reason given')
+    if code not in (0, 77) and failed == before:
+        failed += 1
+    if failed > before:
+        failures.append(name)
+        print(f'--- {name} failed (exit status {code}); its last lines:')
+        print('\n'.join('    ' + line for line in output.splitlines()[-40:]), flush=True)
+
+
+def command(name, argv, timeout=600, extra=None):
+    """Runs one command as one test program."""
+    start = time.time()
+    try:
+        done = subprocess.run(argv, cwd=root, env=dict(env, **(extra or {})), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=timeout, errors='replace')
+        code, output = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as late:
+        code, output = 124, (late.stdout or b'').decode(errors='replace') + f'\nran past {timeout} s'
+    print(f'{name}: {"ok" if code == 0 else "skipped" if code == 77 else "FAILED"} ({time.time() - start:.0f} s)', flush=True)
+    count(name, code, output)
+    return code == 0
+
+
+def compile_in(name, directory, options, compiler):
+    """Configures a build folder of its own and builds everything in it."""
+    global failed
+    start = time.time()
+    steps = []
+    if not (directory / 'build.ninja').exists():
+        steps.append(['meson', 'setup', str(directory), *options])
+    steps.append(['ninja', '-C', str(directory)])
+    for argv in steps:
+        done = subprocess.run(argv, cwd=root, env=dict(env, CC=compiler), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors='replace')
+        if done.returncode != 0:
+            count(name, 1, done.stdout)
+            return False
+    print(f'{name}: built ({time.time() - start:.0f} s)', flush=True)
+    count(name, 0, '')
+    return True
+
+
+def meson_tests(label, directory, options=(), extra=None):
+    """Runs `meson test` and counts each program by its own output."""
+    log = directory / 'meson-logs' / 'testlog.json'
+    log.unlink(missing_ok=True)
+    done = subprocess.run(['meson', 'test', '-C', str(directory), '--no-rebuild', '--num-processes', str(os.cpu_count() or 1), *options],
+                          cwd=root, env=dict(env, TOKENRING_BUILD=str(directory), **(extra or {})), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, errors='replace')
+    if not log.exists():
+        return count(label, 1, done.stdout)
+    for line in log.read_text().splitlines():
+        test = json.loads(line)
+        code = {'OK': 0, 'SKIP': 77, 'EXPECTEDFAIL': 0}.get(test['result'], test.get('returncode') or 1)
+        print(f"{label} {test['name']}: {test['result'].lower()} ({test.get('duration', 0):.1f} s)", flush=True)
+        count(f"{label} {test['name']}", code, (test.get('stdout') or '') + '\n' + (test.get('stderr') or ''))
+
+
+def step_meson():
+    meson_tests('test', build)
+
+
+def step_clang():
+    compile_in('clang build', root / 'build-clang', ['--buildtype=debugoptimized'], 'clang')
+
+
+def step_sanitizers():
+    directory = root / 'build-asan'
+    if compile_in('sanitizer build', directory, ['-Db_sanitize=address,undefined', '-Db_lundef=false'], 'gcc'):
+        options = {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1', 'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'}
+        shutil.copy(build / 'ngx_http_tokenring_module.so', directory)
+        meson_tests('sanitizers', directory, ['--suite', 'unit', '--suite', 'sanitize', '--timeout-multiplier', '5'], options)
+
+
+def step_valgrind():
+    command('valgrind', ['tests/valgrind.sh', str(build)], timeout=3600 if args.long else 600)
+
+
+def step_fuzz():
+    command('fuzz', ['tests/fuzz/run.sh', '600' if args.long else '15'], timeout=7200 if args.long else 900)
+
+
+steps = {name[5:]: function for name, function in list(globals().items()) if name.startswith('step_')}
+if args.list:
+    print('\n'.join(steps))
+    sys.exit(0)
+chosen = args.only.split(',') if args.only else list(steps)
+for name in chosen:
+    if name not in steps:
+        sys.exit(f'run.py: no step is named {name!r}; --list prints them')
+start = time.time()
+if not shared.is_dir():
+    print(f'note: {shared} does not exist; tests that need it skip')
+for name in chosen:
+    steps[name]()
+
+unexcused = [line for line in skips if not line.startswith('SKIP: tier ')]
+for line in sorted(set(skips)):
+    print(line)
+if strict and unexcused:
+    print('STRICT: a skip is a failure')
+    failed += len(unexcused)
+if failures:
+    print('failed: ' + ', '.join(failures))
+print(f'({time.time() - start:.0f} s)')
+print(f'{passed} passed, {failed} failed, {len(skips)} skipped', flush=True)
+sys.exit(1 if failed else 0)
