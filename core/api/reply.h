@@ -1,0 +1,102 @@
+/* reply.h: what the model makes becomes SSE events (stream) or one JSON body.
+ *
+ *     api_reply_init ─▶ api_reply_token* ─▶ api_reply_finish        each appends bytes to a buffer
+ * of the caller: └▶ api_reply_fail          whole SSE events, or nothing, or the whole body
+ *
+ *     chat, stream:  role chunk | content chunk* | finish chunk | usage chunk if asked for | [DONE]
+ *
+ * Text and tokens need not align: the detokenizer holds back halves of characters and beginnings of
+ * stop strings, so a token may come with no text and a later one with the text of several.
+ * Log-probability entries wait until the next chunk that has text and go with it; what still waits
+ * goes with the finish chunk. So each emitted token has exactly one entry. The end-of-generation
+ * token is no emitted token: it is not given to api_reply_token.
+ *
+ * After api_reply_finish or api_reply_fail the reply is over: exactly one of them ends each reply.
+ * Not streaming: api_reply_token collects, the two ends write the body. */
+#ifndef API_REPLY_H
+#define API_REPLY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/api/route.h"
+#include "core/base/buffer.h"
+#include "core/base/slice.h"
+#include "core/base/status.h"
+
+struct api_context;
+struct api_request;
+
+/* One of the most probable tokens at a position. */
+struct api_top {
+    uint32_t token;
+    float logprob;
+};
+
+/* A token that was made. With logprobs off only `token` counts. */
+struct api_token {
+    uint32_t token;
+    float logprob;
+    const struct api_top *top; /* descending by logprob; as many as the request asked for */
+    size_t n_top;
+};
+
+enum api_finish { API_FINISH_STOP, API_FINISH_LENGTH };
+
+/* The figures of a finished request. */
+struct api_totals {
+    uint32_t prompt_tokens;
+    uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+    uint32_t completion_tokens;
+    double queue_ms;     /* arrival to first step */
+    double prompt_ms;    /* first step to first token */
+    double predicted_ms; /* first token to last token */
+    bool has_hash;       /* --trace-logits */
+    uint64_t logits_hash;
+};
+
+struct api_reply {
+    const struct api_context *ctx;
+    const char *model;
+    enum api_endpoint endpoint;
+    bool stream, include_usage, logprobs;
+    bool started;       /* the role chunk is out */
+    struct buffer head; /* every chunk's beginning, up to `"choices":` */
+    struct buffer text; /* not streaming: the answer so far */
+    struct buffer
+        entries; /* log-probability entries that wait: JSON (chat: objects; completions: tokens) */
+    struct buffer
+        columns[3];      /* completions: token_logprobs, top_logprobs, text_offset beside entries */
+    uint32_t characters; /* completions: characters begun by the tokens so far */
+};
+
+/* Starts a reply to req. id is the request's id (X-Request-Id); the reply's id is "chatcmpl-" or
+ * "cmpl-" and it. created: seconds since 1970. Copies what it needs of id and req; ctx must outlive
+ * the reply. */
+void api_reply_init(struct api_reply *r, const struct api_context *ctx,
+                    const struct api_request *req, struct slice id, uint64_t created);
+void api_reply_release(struct api_reply *r);
+
+/* "text/event-stream" or "application/json". */
+const char *api_reply_content_type(const struct api_reply *r);
+
+/* A token was made, and `text` (complete UTF-8, may be empty) came free by it. Streaming: appends
+ * an event to out if there is text (and before it, once, the role chunk); out may stay as it is. */
+void api_reply_token(struct api_reply *r, const struct api_token *token, struct slice text,
+                     struct buffer *out);
+
+/* The end. `text` is what the detokenizer still held (may be empty). Streaming: the last chunks and
+ * [DONE]; else the body. */
+void api_reply_finish(struct api_reply *r, enum api_finish reason, struct slice text,
+                      const struct api_totals *totals, struct buffer *out);
+
+/* The end by a failure. Streaming: an error event and [DONE]; else the error body (its HTTP status
+ * is status_http(err->status)). A streaming reply of which the client has no byte yet is better
+ * answered with a real HTTP status and api_error_json. */
+void api_reply_fail(struct api_reply *r, const struct error *err, struct buffer *out);
+
+/* A comment that keeps an idle stream alive: ": keepalive" and an empty line. */
+void api_keepalive(struct buffer *out);
+
+#endif
