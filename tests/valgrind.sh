@@ -1,0 +1,47 @@
+#!/bin/bash
+# valgrind.sh BUILD: unit tests and a serving worker under valgrind; every program is one `ok` or `not ok` line.
+# The programs use libc's malloc (jemalloc is reached by mallocx alone), so valgrind sees every block. Valgrind knows
+# no AVX-512 and says so through CPUID: the AVX2 tier runs.
+set -u
+build=$1
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+bad=0
+check=(valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite,indirect --num-callers=25 --max-stackframe=4000000)
+
+programs=(ring/test_ring ring/test_message ring/test_channel alloc/test_pages alloc/test_block_table sched/test_sched text/test_detokenizer api/test_request api/test_reply)
+if [ -n "${TOKENRING_LONG:-}" ]; then
+    mapfile -t programs < <(cd "$build/tests/unit" && find . -type f -executable -name 'test_*' | sed 's,^\./,,' | sort)
+fi
+for program in "${programs[@]}"; do
+    if [ ! -x "$build/tests/unit/$program" ]; then
+        echo "not ok valgrind $program: there is no such program"
+        bad=1
+    elif CK_FORK=no CK_TIMEOUT_MULTIPLIER=20 timeout 900 "${check[@]}" "$build/tests/unit/$program" >"$work/log" 2>&1; then
+        echo "ok valgrind $program"
+    else
+        echo "not ok valgrind $program"
+        tail -n 40 "$work/log"
+        bad=1
+    fi
+done
+
+# A worker that serves: valgrind's exit status becomes the worker's, which the harness does not look at, so its log does.
+if [ -d "${TOKENRING_SHARED:-$root/../shared}" ]; then
+    TOKENRING_WRAP="${check[*]} --log-file=$work/worker.%p" timeout 900 python3 "$root/tests/e2e/test_api.py" \
+        test_golden_ids_through_nginx test_stop_strings test_seeds_and_sampling >"$work/log" 2>&1
+    status=$?
+    reports=$(cat "$work"/worker.* 2>/dev/null)
+    if [ $status = 0 ] && [ -n "$(ls "$work"/worker.* 2>/dev/null)" ] && [ -z "$reports" ]; then
+        echo "ok valgrind worker"
+    else
+        echo "not ok valgrind worker"
+        tail -n 40 "$work/log"
+        echo "$reports" | head -n 80
+        bad=1
+    fi
+else
+    echo "SKIP: valgrind worker: the shared test data is not here"
+fi
+exit $bad
