@@ -1,0 +1,109 @@
+/* model.h: a loaded model and the one operation on it, the step.
+ *
+ *     gguf ──model_inspect──▶ model_info (sizes, faults; milliseconds)
+ *          └─model_load─────▶ model: weights repacked into panels, scratch for one step
+ *
+ *     step: tokens (token, position, sequence, logits wanted?) of any mix of sequences
+ *           │ embed → layers: norm, qkv, RoPE, K and V into pages, attention, output, ffn → norm,
+ * head ▼ logits, one row for each token that wanted them
+ *
+ * Many tokens of one sequence may be in a step, in any number: decodes, prefill chunks and the
+ * verification of drafts are the same path. The logits of a token are the same bits whatever else
+ * is in the step, however the prompt was cut and with however many threads.
+ *
+ * Ownership: the model borrows the gguf (embedding rows are read from its mapping), kernels, team
+ * and page pools; all must outlive it. A model has scratch for one step at a time: one thread (the
+ * scheduler) calls model_step; it uses the team. */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/status.h"
+#include "core/gguf/gguf.h"
+#include "core/model/kv_geometry.h"
+
+struct model;
+struct pages;
+struct team;
+
+/* Sizes of a model; what can be said before its weights are loaded. */
+struct model_info {
+    char arch[32]; /* "llama" */
+    char name[96]; /* general.name, "" if absent */
+    uint32_t layers;
+    uint32_t width; /* numbers of a token between layers */
+    uint32_t heads, kv_heads;
+    uint32_t head_size;
+    uint32_t ffn;     /* numbers inside the feed-forward part */
+    uint32_t vocab;   /* logits of a row */
+    uint32_t context; /* longest sequence that the model was made for */
+    uint64_t parameters;
+    size_t weight_bytes; /* memory of the repacked weights */
+    bool tied;           /* the head is the embedding */
+};
+
+struct model_options {
+    const struct kernels *kernels;
+    struct team *team;
+    enum kv_type kv_type;
+    uint32_t max_tokens; /* most tokens of a step; 0: 512 */
+    uint32_t context;    /* longest sequence that will be asked for; 0: the model's */
+    /* Called with done growing from 0 to 1, about a hundred times, by the loading thread. False
+     * ends the load (STATUS_CANCELLED). May be NULL. */
+    bool (*progress)(void *data, double done);
+    void *progress_data;
+};
+
+/* One token of a step. Tokens of one sequence stand in order of their positions. */
+struct step_token {
+    uint32_t token;
+    uint32_t position; /* from 0 */
+    uint32_t sequence; /* index into the step's sequences */
+    bool logits;       /* a row of logits is wanted */
+};
+
+/* A sequence of a step. The pages of all positions up to its last token are there, those that it
+ * writes are its own alone. */
+struct step_sequence {
+    const uint32_t *pages; /* ids; position / 32 is the index */
+    uint32_t n_pages;
+    bool failed; /* out: a number of this sequence was not finite; its logits and K, V are void */
+};
+
+struct step {
+    const struct step_token *tokens;
+    uint32_t n_tokens; /* 1 … max_tokens */
+    struct step_sequence *sequences;
+    uint32_t n_sequences;
+    const struct pages *pool; /* pages of model_kv_geometry()->page bytes */
+};
+
+/* Reads sizes and checks names, shapes and types of all tensors; reads no weight. Each fault is
+ * named with tensor and shapes (CORRUPT), what is not supported by its name (UNSUPPORTED). */
+enum status model_inspect(const struct gguf *g, struct model_info *info, struct error *err);
+
+/* Loads: model_inspect, then repacks tensor by tensor, dropping the file's pages behind it. On
+ * failure *model is NULL. */
+enum status model_load(const struct gguf *g, const struct model_options *options,
+                       struct model **model, struct error *err);
+/* NULL is fine. */
+void model_free(struct model *model);
+
+const struct model_info *model_info(const struct model *model);
+const struct kv_geometry *model_kv_geometry(const struct model *model);
+uint32_t model_max_tokens(const struct model *model);
+/* Bytes of weights and scratch. */
+size_t model_memory(const struct model *model);
+/* Floats from one row of logits to the next: the vocabulary rounded up to 16. */
+uint32_t model_logits_stride(const struct model *model);
+
+/* Computes one step. logits: 64-byte aligned, a row of model_logits_stride() floats for each token
+ * that wants logits, in the order of the tokens (may be NULL if none does); the numbers behind the
+ * vocabulary are left as they are. Token ids, sequence indices, positions and pages are the
+ * caller's promise (checked). */
+void model_step(struct model *model, const struct step *step, float *logits);
+
+#endif

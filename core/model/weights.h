@@ -1,0 +1,64 @@
+/* weights.h: tensors of a model file → matrices and vectors in memory, checked and repacked.
+ *
+ * Loading goes in two passes over the same calls: the first (plan) checks names, shapes and types
+ * and adds up bytes; then one block of memory is mapped, and the second (load) repacks into it,
+ * tensor by tensor, with the file's pages dropped behind it, so that memory never holds a model
+ * twice.
+ *
+ *     block: | attn_q panels | attn_k panels | … | norm vector | …      each 64-byte aligned
+ */
+#ifndef MODEL_WEIGHTS_H
+#define MODEL_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/status.h"
+#include "core/gguf/gguf.h"
+#include "core/kernels/weights.h"
+
+struct team;
+
+struct weights {
+    const struct gguf *gguf;
+    uint8_t *block;   /* NULL: planning */
+    size_t size;      /* bytes of the block */
+    size_t used;      /* bytes given out so far in this pass */
+    uint64_t tensors; /* tensors used so far in this pass */
+    uint64_t parameters;
+    /* Load pass only. */
+    struct team *team;
+    bool (*progress)(void *data, double done);
+    void *progress_data;
+    double reported;
+};
+
+/* Where a token's row of an embedding is read: the file itself. */
+struct embedding {
+    enum weight_type type;
+    uint32_t rows, cols;
+    const uint8_t *data;
+    size_t row_bytes;
+};
+
+void weights_plan(struct weights *w, const struct gguf *g);
+/* After a complete plan pass: maps the block (2 MiB aligned, huge pages advised) and starts the
+ * load pass. NO_MEMORY names the size. */
+enum status weights_start(struct weights *w, struct team *team,
+                          bool (*progress)(void *data, double done), void *progress_data,
+                          struct error *err);
+void weights_release(struct weights *w);
+
+/* Matrix W[rows][cols] from tensor `name`, dims = [cols, rows]. */
+enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
+                           struct matrix *m, struct error *err);
+/* n numbers as f32; a tensor of one dimension, of any type that we can read. */
+enum status weights_vector(struct weights *w, const char *name, uint32_t n, const float **v,
+                           struct error *err);
+/* The embedding [rows][cols]; counted as a used tensor; nothing is copied. */
+enum status weights_embedding(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
+                              struct embedding *e, struct error *err);
+void embedding_row(const struct embedding *e, uint32_t row, float *dst);
+
+#endif
