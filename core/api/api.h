@@ -1,10 +1,11 @@
 /* api.h: HTTP bodies in, HTTP bodies out. Everything that knows OpenAI's dialect lives in this
  * folder.
  *
- *     method, path ──▶ api_route ──▶ endpoint
- *     body ──────────▶ api_parse ──▶ struct api_request   (validated, defaults filled, prompt
- * tokenized) tokens, text ──▶ api_reply ──▶ SSE events or one JSON body struct error ──▶
- * api_error_json, api_error_event state ─────────▶ api_models_json, api_health_json
+ *     method, path ─▶ api_route ─▶ endpoint
+ *     body ─────────▶ api_parse ─▶ struct api_request (checked, defaults filled, tokenized)
+ *     tokens, text ─▶ api_reply ─▶ SSE events or one JSON body
+ *     struct error ─▶ api_error_json, api_error_event
+ *     state ────────▶ api_models_json, api_model_json, api_health_json
  *
  * All functions are pure: no I/O, no threads, no globals, no clock. What they need to know of the
  * served model is in one struct api_context, filled once after the model is loaded and constant

@@ -1,7 +1,9 @@
 /* reply.h: what the model makes becomes SSE events (stream) or one JSON body.
  *
- *     api_reply_init ─▶ api_reply_token* ─▶ api_reply_finish        each appends bytes to a buffer
- * of the caller: └▶ api_reply_fail          whole SSE events, or nothing, or the whole body
+ *     api_reply_init ─▶ api_reply_token* ─▶ api_reply_finish
+ *                                        └▶ api_reply_fail
+ *
+ * Each appends to a buffer of the caller: whole SSE events, or nothing, or the whole body.
  *
  *     chat, stream:  role chunk | content chunk* | finish chunk | usage chunk if asked for | [DONE]
  *
@@ -49,6 +51,9 @@ struct api_totals {
     uint32_t prompt_tokens;
     uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
     uint32_t completion_tokens;
+    /* Tokens at the end whose text is not shown, because a stop string took it (the detokenizer's
+     * tokens - tokens_out): they count as completion tokens but get no log-probability entry. */
+    uint32_t hidden_tokens;
     double queue_ms;     /* arrival to first step */
     double prompt_ms;    /* first step to first token */
     double predicted_ms; /* first token to last token */
@@ -58,17 +63,15 @@ struct api_totals {
 
 struct api_reply {
     const struct api_context *ctx;
-    const char *model;
     enum api_endpoint endpoint;
-    bool stream, include_usage, logprobs;
-    bool started;       /* the role chunk is out */
-    struct buffer head; /* every chunk's beginning, up to `"choices":` */
-    struct buffer text; /* not streaming: the answer so far */
-    struct buffer
-        entries; /* log-probability entries that wait: JSON (chat: objects; completions: tokens) */
-    struct buffer
-        columns[3];      /* completions: token_logprobs, top_logprobs, text_offset beside entries */
-    uint32_t characters; /* completions: characters begun by the tokens so far */
+    bool stream, include_usage;
+    bool started;          /* the role chunk is out */
+    int top_logprobs;      /* -1: no log-probabilities */
+    struct buffer head;    /* what every chunk begins with, up to the choices */
+    struct buffer text;    /* not streaming: the answer so far */
+    struct buffer waiting; /* log-probabilities not yet written: n_waiting records (logprobs.h) */
+    uint32_t n_waiting;
+    uint32_t characters; /* characters begun by the tokens so far */
 };
 
 /* Starts a reply to req. id is the request's id (X-Request-Id); the reply's id is "chatcmpl-" or

@@ -11,8 +11,9 @@
  * supported (tools, response_format other than text, n > 1, echo, ...) are refused by name unless
  * they hold their do-nothing value.
  *
- * Ownership: a parsed request owns its tokens, bias and stop strings until api_request_release.
- * `model` points into the context. */
+ * Ownership: a parsed request owns its tokens (malloc'ed; a caller who takes them over sets the
+ * pointer to NULL), bias and stop strings until api_request_release. `model` points into the
+ * context. */
 #ifndef API_REQUEST_H
 #define API_REQUEST_H
 
