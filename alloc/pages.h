@@ -14,7 +14,8 @@
  * about one populated slab ahead of what is taken. pages_take says false when that helper is behind; the caller
  * leaves that sequence out of the step and tries again when the pool's wake function was called.
  *
- * Threads: one owner (the scheduler) for everything but pages_at and pages_counts. pages_at is called by compute
+ * Threads: one owner, the same for all pools of an arena (the scheduler), for everything but pages_at and
+ * pages_counts. pages_at is called by compute
  * threads inside a step, while the owner changes nothing. The numbered rules of ownership: alloc/README.md. */
 #ifndef ALLOC_PAGES_H
 #define ALLOC_PAGES_H
@@ -55,9 +56,10 @@ bool pages_reserve(struct pages *pool, uint32_t n);
 /* Takes back a promise of n pages (at most what is promised). */
 void pages_unreserve(struct pages *pool, uint32_t n);
 
-/* Pages that can be taken now without waiting for the helper. Collects what the helper has populated. */
-uint32_t pages_ready(struct pages *pool);
-/* A zeroed page with one reference. False if no populated page is free now: wake is called later. */
+/* True if n pages can be taken now. If not, the helper is asked for what is missing, and wake is called later. */
+bool pages_want(struct pages *pool, uint32_t n);
+/* A zeroed page with one reference. False if no populated page is free now: wake is called later. Never false
+ * after pages_want said true for so many. */
 bool pages_take(struct pages *pool, uint32_t *id);
 /* One more reference. */
 void pages_ref(struct pages *pool, uint32_t id);
