@@ -13,8 +13,17 @@
  *         \------------------------- cancel, failure: at every step border -------------------/
  *
  * A step: first one token of every decoding sequence, then prefill chunks, oldest sequence first, within a token
- * budget. Sequences join and leave at every step. A generation is admitted in order of arrival when the pages of
- * its prompt and of all tokens that it may make are promised, so it never fails half-way for want of memory.
+ * budget. Sequences join and leave at every step.
+ *
+ * Memory: generations are admitted in order of arrival. One with max_tokens is admitted when the pages of its prompt
+ * and of all its tokens are promised. One without gets its prompt's and reserve_tokens more, and grows; when the pool
+ * can promise no more, the youngest sequence is put back in the queue (preempted): its pages go, its tokens stay,
+ * and later they are prefilled again and it goes on with the same tokens as if nothing had been (the model's rule
+ * that logits do not depend on how a prompt was cut). So nothing ever fails half-way for want of memory.
+ *
+ * Stats written here: requests_running, requests_waiting, preemptions_total, non_finite_total,
+ * prefilled_tokens_total, cached_tokens_total, steps_total, step_*, queue_time, kv_pages_used, kv_pages_total,
+ * kv_page_bytes. Everything else about requests and tokens is the loop's to count.
  *
  * Threads: every function here is for the loop thread (one thread), except sched_create and sched_free, which
  * are called while nothing else uses the scheduler. */
@@ -33,7 +42,6 @@
 struct sched;
 struct stats_writer;
 
-#define SCHED_TOP_MAX 20u     /* alternatives with log-probabilities a token (OpenAI's limit) */
 #define SCHED_REST UINT32_MAX /* max_tokens: the rest of the context */
 
 struct sched_options {
@@ -41,36 +49,36 @@ struct sched_options {
     uint32_t prefill_chunk; /* prompt tokens a step at most */
     uint32_t max_queue;     /* generations that may wait */
     uint32_t max_running;   /* generations that may run at once */
+    uint32_t reserve_tokens; /* positions promised ahead to a generation without max_tokens; 0: 256 */
+    int nice;               /* > 0: the thread runs as SCHED_BATCH with that niceness */
     bool trace_logits;      /* hash the row of every token made (CONTRACTS: logits hash) */
     const uint32_t *eog;    /* tokens that end a generation; copied */
     unsigned n_eog;
 };
 
-/* One generation as the front pool made it. Allocated by generation_new; sched_submit takes it over when it
- * returns STATUS_OK, otherwise it stays the caller's. */
+/* One generation as the front pool made it, by generation_new. sched_submit takes it over when it returns
+ * STATUS_OK, otherwise it stays the caller's. */
 struct generation {
-    uint64_t id;          /* the caller's name for it, unique among the living */
-    uint32_t *tokens;     /* the prompt, malloc'ed */
-    uint32_t n_tokens;    /* at least 1 */
-    uint32_t max_tokens;  /* tokens to make at most (0: only read the prompt, none is made), or SCHED_REST */
-    int n_top;            /* < 0: no log-probabilities; else alternatives a token, up to SCHED_TOP_MAX */
-    bool ignore_eos;      /* end tokens do not end it */
-    uint32_t choice;      /* choice index of the noise (CONTRACTS: sampler) */
-    uint64_t arrival_ns;  /* clock_ns() when the request came */
-    struct sample_params sampling; /* released with sample_params_release */
+    uint64_t id;             /* the caller's name for it, unique among the living */
+    uint32_t *tokens;        /* the prompt, malloc'ed */
+    uint32_t n_tokens;       /* at least 1 */
+    uint32_t max_tokens;     /* tokens to make at most, at least 1, or SCHED_REST */
+    int n_top;               /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
+    bool ignore_eos;         /* end tokens are never drawn */
+    uint64_t arrival_ns;     /* clock_ns() when the request came */
+    struct logit_bias *bias; /* malloc'ed, n_bias entries, or NULL */
+    size_t n_bias;
+    struct sample_params sampling; /* bias and banned are set by sched_submit */
 };
 
-/* A zeroed generation; takes over tokens (malloc'ed). */
-struct generation *generation_new(uint32_t *tokens, uint32_t n_tokens);
+/* A generation of SCHED_REST tokens at sample_params_default() without log-probabilities, arrived now. Takes
+ * over tokens (malloc'ed). */
+struct generation *generation_new(uint64_t id, uint32_t *tokens, uint32_t n_tokens);
+/* NULL is fine. */
 void generation_free(struct generation *g);
 
 enum sched_event_kind { SCHED_STARTED, SCHED_TOKEN, SCHED_DONE, SCHED_FAILED };
 enum sched_reason { SCHED_STOP, SCHED_LENGTH };
-
-struct sched_top {
-    uint32_t token;
-    float logprob;
-};
 
 struct sched_token {
     uint32_t token;
@@ -78,7 +86,7 @@ struct sched_token {
     float logprob;         /* of this token; 0 when n_top < 0 */
     uint32_t n_top;        /* entries of top, best first */
     uint64_t logits_hash;  /* chain up to this token; 0 without trace_logits */
-    struct sched_top top[SCHED_TOP_MAX];
+    struct sample_logprob top[SAMPLE_TOP_MAX];
 };
 
 /* How a generation went; in DONE and FAILED alike. Times in nanoseconds. */
