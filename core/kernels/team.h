@@ -30,7 +30,7 @@
 
 struct team;
 
-/* One thread's place in a run; lives on the team's side, handed to the function. */
+/* One thread's place in a run; handed to the function, valid while it runs. */
 struct team_member {
     struct team *team;
     uint32_t index; /* 0 = the caller, else 1 … size − 1: for per-thread scratch */

@@ -1,0 +1,184 @@
+/* scalar_products.c: the reference of the products, for every weight type. */
+#include <math.h>
+#include <string.h>
+
+#include "core/base/check.h"
+#include "core/kernels/half.h"
+#include "core/kernels/scalar_priv.h"
+#include "core/kernels/weights_priv.h"
+
+#define TILE 8u
+
+/* 16 rows x 32 columns of weights as integers and their scales; sub-scales of Q6_K are in the
+ * integers. */
+struct block {
+    int16_t q[PANEL_ROWS][32];
+    float d[PANEL_ROWS];
+    float m[PANEL_ROWS]; /* what multiplies dsum; 0 where the type has no minimum */
+};
+
+static void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int zero, struct block *b)
+{
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        uint32_t high = bits ? load_u32(bits + 4 * r) : 0;
+        for (uint32_t i = 0; i < 16; i++) {
+            uint8_t byte = src[64 * (i / 4) + 4 * r + i % 4];
+            /* column 16h + i is group g = 4h + i/4, byte i%4: its fifth bit is bit 8(i%4) + g */
+            int low = (byte & 15) | (int)(high >> (8 * (i % 4) + i / 4) & 1) << 4;
+            int top = byte >> 4 | (int)(high >> (8 * (i % 4) + 4 + i / 4) & 1) << 4;
+            b->q[r][i] = (int16_t)(low - zero);
+            b->q[r][i + 16] = (int16_t)(top - zero);
+        }
+    }
+}
+
+static void unpack_block32(const struct matrix *w, const uint8_t *panel, uint32_t index,
+                           struct block *b)
+{
+    const bool has_min = w->type == WEIGHT_Q4_1 || w->type == WEIGHT_Q5_1;
+    const bool has_bits = w->type == WEIGHT_Q5_0 || w->type == WEIGHT_Q5_1;
+    const uint8_t *unit = panel + (size_t)(index / 2) * weight_info(w->type)->unit_bytes;
+    const uint32_t half = index & 1;
+
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        b->d[r] = f16_to_f32(load_u16(unit + UNIT_D + 32 * half + 2 * r));
+        b->m[r] = has_min ? f16_to_f32(load_u16(unit + UNIT_M + 32 * half + 2 * r)) : 0.0f;
+    }
+    const uint8_t *src = unit + (has_min ? 128 : 64);
+    if (w->type == WEIGHT_Q8_0) {
+        for (uint32_t r = 0; r < PANEL_ROWS; r++)
+            for (uint32_t i = 0; i < 32; i++)
+                b->q[r][i] = (int8_t)src[512 * half + 64 * (i / 4) + 4 * r + i % 4];
+        return;
+    }
+    src += half * (NIBBLES_BYTES + (has_bits ? BITS_BYTES : 0));
+    unpack_nibbles(src, has_bits ? src + NIBBLES_BYTES : NULL, has_min ? 0 : has_bits ? 16 : 8, b);
+}
+
+static void unpack_q45_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
+                         struct block *b)
+{
+    const bool has_bits = w->type == WEIGHT_Q5_K;
+    const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
+    const uint32_t s = index % 8;
+
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r)) * (float)unit[K_SC + 16 * s + r];
+        b->m[r] = -(f16_to_f32(load_u16(unit + K_DMIN + 2 * r)) *
+                    (float)unit[K_M + 32 * (s / 2) + 2 * r + (s & 1)]);
+    }
+    const uint8_t *src = unit + K_QUANTS + s * (NIBBLES_BYTES + (has_bits ? BITS_BYTES : 0));
+    unpack_nibbles(src, has_bits ? src + NIBBLES_BYTES : NULL, 0, b);
+}
+
+static void unpack_q6_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
+                        struct block *b)
+{
+    const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
+    const uint32_t s = index % 8;
+    const uint8_t *low = unit + Q6_QUANTS + s * Q6_BLOCK_BYTES, *high = low + Q6_LOW_BYTES;
+
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
+        b->m[r] = 0.0f;
+        for (uint32_t i = 0; i < 32; i++) {
+            uint32_t h = i / 16, group = i / 4 % 4, byte = i % 4;
+            uint32_t lo = low[64 * (2 * h + group / 2) + 4 * r + byte] >> (group & 1 ? 4 : 0) & 15;
+            uint32_t hi = high[64 * h + 4 * r + byte] >> ((4 + 2 * group) & 7) & 3;
+            int scale = (int8_t)unit[Q6_SC + 32 * s + 16 * h + r];
+            b->q[r][i] = (int16_t)(scale * ((int)(lo | hi << 4) - 32));
+        }
+    }
+}
+
+static void unpack(const struct matrix *w, const uint8_t *panel, uint32_t index, struct block *b)
+{
+    if (w->type == WEIGHT_Q6_K)
+        unpack_q6_k(w, panel, index, b);
+    else if (w->type == WEIGHT_Q4_K || w->type == WEIGHT_Q5_K)
+        unpack_q45_k(w, panel, index, b);
+    else
+        unpack_block32(w, panel, index, b);
+}
+
+static void accumulate(const struct block *b, const struct act_block *x, bool has_min, float *f)
+{
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        int32_t sum = 0;
+        for (uint32_t i = 0; i < 32; i++)
+            sum += b->q[r][i] * x->q[i];
+        f[r] = fmaf((float)sum, b->d[r] * x->d, f[r]);
+        if (has_min)
+            f[r] = fmaf(b->m[r], x->dsum, f[r]);
+    }
+}
+
+static void store(float *y, const float *f, uint32_t rows, bool add)
+{
+    for (uint32_t r = 0; r < rows; r++)
+        y[r] = add ? y[r] + f[r] : f[r];
+}
+
+static uint32_t panel_rows(const struct matrix *w, uint32_t p)
+{
+    uint32_t left = w->rows - p * PANEL_ROWS;
+    return left < PANEL_ROWS ? left : PANEL_ROWS;
+}
+
+static void product_q8(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
+                       uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+{
+    const bool has_min = w->type == WEIGHT_Q4_1 || w->type == WEIGHT_Q5_1 ||
+                         w->type == WEIGHT_Q4_K || w->type == WEIGHT_Q5_K;
+    const uint32_t blocks = w->units * (weight_info(w->type)->unit_cols / 32);
+
+    for (uint32_t p = p0; p < p1; p++) {
+        const uint8_t *panel = w->data + p * w->panel_bytes;
+        for (uint32_t c = 0; c < n; c += TILE) {
+            const uint32_t columns = n - c < TILE ? n - c : TILE;
+            float f[TILE][PANEL_ROWS] = {{0}};
+            for (uint32_t i = 0; i < blocks; i++) {
+                struct block b;
+                unpack(w, panel, i, &b);
+                for (uint32_t j = 0; j < columns; j++)
+                    accumulate(&b, (const struct act_block *)acts_column(x, c0 + c + j) + i,
+                               has_min, f[j]);
+            }
+            for (uint32_t j = 0; j < columns; j++)
+                store(y + (c + j) * ldy + (size_t)p * PANEL_ROWS, f[j], panel_rows(w, p), add);
+        }
+    }
+}
+
+static float weight_at(enum weight_type type, const uint8_t *row, uint32_t i)
+{
+    if (type == WEIGHT_F32)
+        return bits_to_f32(load_u32(row + 4 * (size_t)i));
+    uint16_t half = load_u16(row + 2 * (size_t)i);
+    return type == WEIGHT_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+}
+
+static void product_f32(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
+                        uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+{
+    const size_t row_bytes = w->panel_bytes / PANEL_ROWS;
+    for (uint32_t p = p0; p < p1; p++)
+        for (uint32_t r = 0; r < panel_rows(w, p); r++) {
+            const uint8_t *row = w->data + p * w->panel_bytes + r * row_bytes;
+            for (uint32_t c = 0; c < n; c++) {
+                const float *column = acts_column(x, c0 + c);
+                float s[16] = {0};
+                for (uint32_t i = 0; i < w->units * 16; i++)
+                    s[i % 16] = fmaf(weight_at(w->type, row, i), column[i], s[i % 16]);
+                float f = scalar_tree16(s);
+                store(y + c * ldy + (size_t)p * PANEL_ROWS + r, &f, 1, add);
+            }
+        }
+}
+
+void scalar_fill_products(struct kernels *k)
+{
+    for (unsigned t = 0; t < WEIGHT_TYPES; t++)
+        k->product[t] =
+            weight_info((enum weight_type)t)->acts == ACTS_F32 ? product_f32 : product_q8;
+}

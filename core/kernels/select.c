@@ -1,0 +1,154 @@
+/* select.c: detection of tiers, filling of the table, and the small helpers of kernels.h. */
+#include <cpuid.h>
+#include <string.h>
+#include <xmmintrin.h>
+
+#include "core/base/check.h"
+#include "core/kernels/kernels_priv.h"
+#include "core/kernels/select.h"
+
+/* Bits of our own set of features. */
+enum {
+    HAS_AVX2 = 1,
+    HAS_FMA = 2,
+    HAS_F16C = 4,
+    HAS_YMM = 8,     /* the system keeps ymm */
+    HAS_AVX512 = 16, /* F, BW, DQ, VL */
+    HAS_VNNI = 32,
+    HAS_ZMM = 64, /* the system keeps zmm and masks */
+};
+
+static const struct {
+    unsigned bit;
+    const char *name;
+} features[] = {
+    {HAS_AVX2, "AVX2"},
+    {HAS_FMA, "FMA"},
+    {HAS_F16C, "F16C"},
+    {HAS_YMM, "ymm state enabled by the system"},
+    {HAS_AVX512, "AVX-512 F, BW, DQ and VL"},
+    {HAS_VNNI, "AVX-512 VNNI"},
+    {HAS_ZMM, "zmm state enabled by the system"},
+};
+
+static const struct {
+    const char *name;
+    unsigned needs;
+    void (*fill)(struct kernels *k);
+} tiers[] = {
+    {"scalar", 0, kernels_fill_scalar},
+    {"avx2", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM, kernels_fill_avx2},
+    {"avx512", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM | HAS_AVX512 | HAS_VNNI | HAS_ZMM,
+     kernels_fill_avx512},
+};
+
+#define TIER_COUNT (sizeof(tiers) / sizeof(tiers[0]))
+
+static unsigned detect(void)
+{
+    unsigned a, b, c, d, found = 0, state = 0, state_high;
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return 0;
+    if (c & bit_FMA)
+        found |= HAS_FMA;
+    if (c & bit_F16C)
+        found |= HAS_F16C;
+    if (c & bit_OSXSAVE)
+        __asm__ volatile("xgetbv" : "=a"(state), "=d"(state_high) : "c"(0));
+    if ((state & 0x6) == 0x6)
+        found |= HAS_YMM;
+    if ((state & 0xe6) == 0xe6)
+        found |= HAS_ZMM;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        const unsigned avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+        if (b & bit_AVX2)
+            found |= HAS_AVX2;
+        if ((b & avx512) == avx512)
+            found |= HAS_AVX512;
+        if (c & bit_AVX512VNNI)
+            found |= HAS_VNNI;
+    }
+    return found;
+}
+
+const char *kernels_tier_name(size_t i)
+{
+    return i < TIER_COUNT ? tiers[i].name : NULL;
+}
+
+static size_t find_tier(const char *name)
+{
+    size_t t = 0;
+    while (t < TIER_COUNT && strcmp(tiers[t].name, name) != 0)
+        t++;
+    return t;
+}
+
+bool kernels_tier_present(const char *tier)
+{
+    size_t t = find_tier(tier);
+    return t < TIER_COUNT && (tiers[t].needs & ~detect()) == 0;
+}
+
+enum status kernels_select(const char *tier, struct kernels *k, struct error *err)
+{
+    const unsigned found = detect();
+    size_t chosen;
+
+    if (tier == NULL || strcmp(tier, "auto") == 0) {
+        chosen = TIER_COUNT - 1;
+        while (tiers[chosen].needs & ~found)
+            chosen--;
+    } else {
+        chosen = find_tier(tier);
+        if (chosen == TIER_COUNT)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "there is no kernel tier '%s' (auto, scalar, avx2, avx512)", tier);
+        for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); i++)
+            if (tiers[chosen].needs & ~found & features[i].bit)
+                return error_set(err, STATUS_UNSUPPORTED,
+                                 "this CPU cannot run the kernel tier '%s': it lacks %s", tier,
+                                 features[i].name);
+    }
+    for (size_t t = 0; t <= chosen; t++)
+        tiers[t].fill(k);
+    k->tier = tiers[chosen].name;
+    return STATUS_OK;
+}
+
+void kernels_enter_thread(void)
+{
+    _mm_setcsr(0x9fc0); /* FTZ, all exceptions masked, nearest, DAZ */
+}
+
+size_t acts_stride(enum acts_kind kind, uint32_t cols)
+{
+    if (kind == ACTS_F32)
+        return ((size_t)cols + 15) / 16 * 64;
+    size_t bytes = ((size_t)cols + 63) / 64 * 2 * sizeof(struct act_block);
+    return (bytes + 63) / 64 * 64;
+}
+
+size_t kv_tile_bytes(enum kv_type type, uint32_t dim)
+{
+    size_t bytes = (size_t)dim * KV_TILE_POSITIONS * (type == KV_F32 ? 4 : 2);
+    return (bytes + 63) / 64 * 64;
+}
+
+static const char *const kv_names[KV_TYPES] = {[KV_F32] = "f32", [KV_F16] = "f16"};
+
+bool kv_type_parse(const char *text, enum kv_type *type)
+{
+    for (unsigned t = 0; t < KV_TYPES; t++)
+        if (strcmp(text, kv_names[t]) == 0) {
+            *type = (enum kv_type)t;
+            return true;
+        }
+    return false;
+}
+
+const char *kv_type_name(enum kv_type type)
+{
+    check((unsigned)type < KV_TYPES);
+    return kv_names[type];
+}

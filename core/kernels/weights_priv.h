@@ -1,0 +1,29 @@
+/* weights_priv.h: offsets inside the panels' units, shared by repacking and the tiers' products. */
+#ifndef KERNELS_WEIGHTS_PRIV_H
+#define KERNELS_WEIGHTS_PRIV_H
+
+#include "core/kernels/weights.h"
+
+/* 64-column units: scales first, minimums behind them where the type has any, then two blocks. */
+#define UNIT_D 0u
+#define UNIT_M 64u
+#define NIBBLES_BYTES 256u
+#define BITS_BYTES 64u
+
+/* K-quants, units of 256 columns. */
+#define K_D 0u
+#define K_DMIN 32u
+#define K_SC 64u
+#define K_M 192u
+#define K_QUANTS 320u
+#define Q6_SC 64u
+#define Q6_QUANTS 320u
+#define Q6_LOW_BYTES 256u
+#define Q6_BLOCK_BYTES 384u
+
+/* Scale and minimum j of a Q4_K or Q5_K block from its 12 packed bytes. */
+void k_scale_min(const uint8_t *scales, uint32_t j, uint8_t *sc, uint8_t *m);
+/* Value i (−32 … 31) of a GGUF Q6_K block. */
+int q6_k_value(const uint8_t *block, uint32_t i);
+
+#endif

@@ -1,0 +1,288 @@
+/* ops_attention.c: KV stores, attention, merging of runs. */
+#define _GNU_SOURCE
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "core/base/xalloc.h"
+#include "core/kernels/half.h"
+#include "guarded.h"
+#include "pairs.h"
+
+static bool same_float(float a, float b)
+{
+    return f32_to_bits(a) == f32_to_bits(b) || (isnan(a) && isnan(b));
+}
+
+static const uint32_t dims[] = {1, 4, 8, 15, 16, 32, 36, 64, 80, 96, 128, 256};
+#define DIMS (sizeof(dims) / sizeof(dims[0]))
+
+static kv_store_fn *store_slot(const struct kernels *k, const struct op *op)
+{
+    kv_store_fn *fn;
+    memcpy(&fn, (const char *)k + op->slot, sizeof(fn));
+    return fn;
+}
+
+static void check_store(const struct pair *pair)
+{
+    const enum kv_type type = (enum kv_type)pair->op->variant;
+    struct rng r = rng_make(11);
+    static const struct {
+        uint32_t pos, n;
+    } ranges[] = {{0, 1}, {31, 1}, {0, 32}, {5, 17}, {16, 16}, {3, 4}, {30, 2}};
+
+    for (size_t i = 0; i < DIMS; i++)
+        for (size_t j = 0; j < sizeof(ranges) / sizeof(ranges[0]); j++)
+            for (unsigned f = 0; f < FILL_COUNT; f++) {
+                const uint32_t dim = dims[i], n = ranges[j].n, ldx = dim + 5;
+                struct guarded x = guarded_new(((n - 1) * ldx + dim) * sizeof(float), 4);
+                struct guarded want = guarded_new(kv_tile_bytes(type, dim), 64);
+                struct guarded got = guarded_new(kv_tile_bytes(type, dim), 64);
+                fill_floats(x.data, x.size / sizeof(float), (enum fill)f, &r);
+                if (f == FILL_RANDOM &&
+                    type == KV_F16) /* every kind of f16: small, halfway, overflow */
+                    for (size_t v = 0; v < x.size / sizeof(float); v++)
+                        ((float *)x.data)[v] =
+                            bits_to_f32((rng_next(&r) & 0x9fffffff) | 0x20000000u);
+                store_slot(&pair->scalar, pair->op)(want.data, ranges[j].pos, n, x.data, ldx, dim);
+                store_slot(&pair->kernels, pair->op)(got.data, ranges[j].pos, n, x.data, ldx, dim);
+                ck_assert_msg(memcmp(want.data, got.data, want.size) == 0,
+                              "%s/%s dim=%u pos=%u n=%u fill=%s", pair->op->name,
+                              pair->kernels.tier, dim, ranges[j].pos, n, fill_names[f]);
+                ck_assert(guarded_intact(&x) && guarded_intact(&got));
+                guarded_free(&x);
+                guarded_free(&want);
+                guarded_free(&got);
+            }
+}
+
+#define QUERIES 13u
+
+struct scene {
+    struct attention_run run;
+    struct guarded k[KV_RUN_TILES], v[KV_RUN_TILES], q[QUERIES], out[QUERIES];
+    struct attention_query queries[QUERIES];
+};
+
+static struct scene scene_make(const struct kernels *k, enum kv_type type, uint32_t dim,
+                               uint32_t tiles, enum fill f, struct rng *r)
+{
+    struct scene s = {.run = {.dim = dim, .scale = 1.0f / sqrtf((float)dim), .tiles = tiles}};
+    float *x = xcalloc((size_t)KV_TILE_POSITIONS * dim, sizeof(*x));
+
+    for (uint32_t t = 0; t < tiles; t++) {
+        s.k[t] = guarded_new(kv_tile_bytes(type, dim), 64);
+        s.v[t] = guarded_new(kv_tile_bytes(type, dim), 64);
+        fill_floats(x, (size_t)KV_TILE_POSITIONS * dim, f, r);
+        k->store_k[type](s.k[t].data, 0, KV_TILE_POSITIONS, x, dim, dim);
+        fill_floats(x, (size_t)KV_TILE_POSITIONS * dim, f == FILL_HUGE ? FILL_RANDOM : f, r);
+        k->store_v[type](s.v[t].data, 0, KV_TILE_POSITIONS, x, dim, dim);
+        s.run.k[t] = s.k[t].data;
+        s.run.v[t] = s.v[t].data;
+    }
+    for (uint32_t i = 0; i < QUERIES; i++) {
+        s.q[i] = guarded_new(dim * sizeof(float), 4);
+        s.out[i] = guarded_new(dim * sizeof(float), 4);
+        fill_floats(s.q[i].data, dim, f == FILL_HUGE ? FILL_RANDOM : f, r);
+        s.queries[i] = (struct attention_query){.q = s.q[i].data, .out = s.out[i].data};
+    }
+    free(x);
+    return s;
+}
+
+static void scene_free(struct scene *s)
+{
+    for (uint32_t t = 0; t < s->run.tiles; t++) {
+        ck_assert(guarded_intact(&s->k[t]) && guarded_intact(&s->v[t]));
+        guarded_free(&s->k[t]);
+        guarded_free(&s->v[t]);
+    }
+    for (uint32_t i = 0; i < QUERIES; i++) {
+        ck_assert(guarded_intact(&s->q[i]) && guarded_intact(&s->out[i]));
+        guarded_free(&s->q[i]);
+        guarded_free(&s->out[i]);
+    }
+}
+
+/* Positions that no query may read become NaN bytes. */
+static void poison(struct scene *s, enum kv_type type, uint32_t from)
+{
+    const uint16_t nan16 = 0x7e01;
+    const float nan32 = NAN;
+    for (uint32_t p = from; p < s->run.tiles * KV_TILE_POSITIONS; p++)
+        for (uint32_t d = 0; d < s->run.dim; d++) {
+            const uint32_t t = p / KV_TILE_POSITIONS, i = p % KV_TILE_POSITIONS;
+            const size_t at_k = (size_t)d * KV_TILE_POSITIONS + i,
+                         at_v = (size_t)i * s->run.dim + d;
+            if (type == KV_F32) {
+                ((float *)s->k[t].data)[at_k] = nan32;
+                ((float *)s->v[t].data)[at_v] = nan32;
+            } else {
+                ((uint16_t *)s->k[t].data)[at_k] = nan16;
+                ((uint16_t *)s->v[t].data)[at_v] = nan16;
+            }
+        }
+}
+
+static void compare_queries(const struct pair *pair, struct scene *s, uint32_t n, const char *fill)
+{
+    const enum kv_type type = (enum kv_type)pair->op->variant;
+    struct attention_query want[QUERIES];
+    float *out = xcalloc((size_t)n * s->run.dim, sizeof(*out));
+
+    memcpy(want, s->queries, sizeof(want));
+    for (uint32_t i = 0; i < n; i++)
+        want[i].out = out + (size_t)i * s->run.dim;
+    pair->scalar.attention[type](&s->run, want, n);
+    pair->kernels.attention[type](&s->run, s->queries, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct attention_query *q = &s->queries[i];
+        ck_assert_msg(same_float(q->max, want[i].max) && same_float(q->sum, want[i].sum),
+                      "%s/%s fill=%s dim=%u n=%u query %u count=%u: max %a sum %a, want %a %a",
+                      pair->op->name, pair->kernels.tier, fill, s->run.dim, n, i, q->count,
+                      (double)q->max, (double)q->sum, (double)want[i].max, (double)want[i].sum);
+        for (uint32_t d = 0; d < s->run.dim; d++)
+            ck_assert_msg(same_float(q->out[d], want[i].out[d]),
+                          "%s/%s fill=%s dim=%u n=%u query %u count=%u out[%u]: %a, want %a",
+                          pair->op->name, pair->kernels.tier, fill, s->run.dim, n, i, q->count, d,
+                          (double)q->out[d], (double)want[i].out[d]);
+    }
+    free(out);
+}
+
+static void check_attention(const struct pair *pair)
+{
+    const enum kv_type type = (enum kv_type)pair->op->variant;
+    struct rng r = rng_make(12);
+
+    for (size_t i = 0; i < DIMS; i++)
+        for (unsigned f = 0; f < FILL_COUNT; f++) {
+            const uint32_t tiles = 1 + rng_next(&r) % KV_RUN_TILES, all = tiles * KV_TILE_POSITIONS;
+            struct scene s = scene_make(&pair->scalar, type, dims[i], tiles, (enum fill)f, &r);
+            uint32_t largest = 0;
+            for (uint32_t n = 1; n <= QUERIES; n += n < 4 ? 1 : 3) {
+                for (uint32_t j = 0; j < n; j++) /* a causal chunk, then whatever */
+                    s.queries[j].count = n & 1 ? (all > j ? all - j : 0) : rng_next(&r) % (all + 1);
+                compare_queries(pair, &s, n, fill_names[f]);
+            }
+            for (uint32_t j = 0; j < QUERIES; j++) {
+                s.queries[j].count = rng_next(&r) % all;
+                largest = s.queries[j].count > largest ? s.queries[j].count : largest;
+            }
+            s.queries[3].count = 0;
+            poison(&s, type, largest);
+            compare_queries(pair, &s, QUERIES, "unread positions NaN");
+            for (uint32_t j = 0; j < QUERIES; j++)
+                ck_assert(s.queries[j].count == 0 || f == FILL_HUGE || isfinite(s.queries[j].sum));
+            ck_assert(s.queries[3].sum == 0.0f && s.queries[3].max == -INFINITY);
+            scene_free(&s);
+        }
+}
+
+static void oracle_attention(const struct op *op, const struct kernels *k)
+{
+    const enum kv_type type = (enum kv_type)op->variant;
+    struct rng r = rng_make(13);
+    const uint32_t dim = 24;
+    struct scene s = scene_make(k, type, dim, 3, FILL_RANDOM, &r);
+
+    s.queries[0].count = 71;
+    k->attention[type](&s.run, s.queries, 1);
+    double e[96], sum = 0, max = -INFINITY;
+    for (uint32_t p = 0; p < 71; p++) {
+        e[p] = 0;
+        for (uint32_t d = 0; d < dim; d++) {
+            const size_t at = (size_t)d * 32 + p % 32;
+            e[p] += (double)s.queries[0].q[d] *
+                    (double)(type == KV_F32 ? ((float *)s.k[p / 32].data)[at]
+                                            : f16_to_f32(((uint16_t *)s.k[p / 32].data)[at]));
+        }
+        e[p] /= sqrt(dim);
+        max = e[p] > max ? e[p] : max;
+    }
+    for (uint32_t p = 0; p < 71; p++)
+        sum += e[p] = exp(e[p] - max);
+    ck_assert_double_le(fabs((double)s.queries[0].max - max), 1e-5);
+    ck_assert_double_le(fabs((double)s.queries[0].sum - sum), 1e-4 * sum);
+    for (uint32_t d = 0; d < dim; d++) {
+        double out = 0;
+        for (uint32_t p = 0; p < 71; p++) {
+            const size_t at = (size_t)(p % 32) * dim + d;
+            out += e[p] * (double)(type == KV_F32 ? ((float *)s.v[p / 32].data)[at]
+                                                  : f16_to_f32(((uint16_t *)s.v[p / 32].data)[at]));
+        }
+        ck_assert_double_le(fabs((double)s.queries[0].out[d] - out), 1e-4 * (fabs(out) + sum));
+    }
+    scene_free(&s);
+}
+
+/* Folding runs one after the other gives what one softmax over all would. */
+static void check_merge(const struct pair *pair)
+{
+    struct rng r = rng_make(14);
+    for (size_t i = 0; i < DIMS; i++)
+        for (uint32_t round = 0; round < 20; round++) {
+            const uint32_t dim = dims[i];
+            struct guarded run = guarded_new(dim * sizeof(float), 4);
+            struct guarded a = guarded_new(dim * sizeof(float), 4),
+                           b = guarded_new(dim * sizeof(float), 4);
+            float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+            memset(a.data, 0, a.size);
+            memset(b.data, 0, b.size);
+            for (uint32_t step = 0; step < 5; step++) {
+                float run_max = rng_next(&r) % 4 ? rng_float(&r) * 50 : -INFINITY;
+                float run_sum = run_max == -INFINITY ? 0 : 1 + 100 * fabsf(rng_float(&r));
+                fill_floats(run.data, dim, run_max == -INFINITY ? FILL_ZERO : FILL_RANDOM, &r);
+                pair->scalar.attention_merge(&max[0], &sum[0], a.data, run_max, run_sum, run.data,
+                                             dim);
+                pair->kernels.attention_merge(&max[1], &sum[1], b.data, run_max, run_sum, run.data,
+                                              dim);
+                ck_assert(same_float(max[0], max[1]) && same_float(sum[0], sum[1]));
+                ck_assert_msg(memcmp(a.data, b.data, a.size) == 0, "merge/%s dim=%u",
+                              pair->kernels.tier, dim);
+            }
+            if (sum[0] > 0) {
+                pair->scalar.attention_finish(a.data, sum[0], dim);
+                pair->kernels.attention_finish(b.data, sum[1], dim);
+                ck_assert_msg(memcmp(a.data, b.data, a.size) == 0, "finish/%s dim=%u",
+                              pair->kernels.tier, dim);
+            }
+            ck_assert(guarded_intact(&run) && guarded_intact(&b));
+            guarded_free(&run);
+            guarded_free(&a);
+            guarded_free(&b);
+        }
+}
+
+static void oracle_merge(const struct op *op, const struct kernels *k)
+{
+    float max = -INFINITY, sum = 0, out[2] = {0, 0};
+    const float first[2] = {1, 2}, second[2] = {3, -1};
+    k->attention_merge(&max, &sum, out, 1.0f, 2.0f, first, 2);
+    k->attention_merge(&max, &sum, out, 2.0f, 4.0f, second, 2);
+    k->attention_merge(&max, &sum, out, -INFINITY, 0.0f, second, 2);
+    ck_assert_msg(max == 2.0f, "%s: max %g", op->name, (double)max);
+    ck_assert_double_le(fabs((double)sum - (2 * exp(-1) + 4)), 1e-6);
+    ck_assert_double_le(fabs((double)out[0] - (exp(-1) + 3)), 1e-6);
+    ck_assert_double_le(fabs((double)out[1] - (2 * exp(-1) - 1)), 1e-6);
+    k->attention_finish(out, 4.0f, 2);
+    ck_assert_double_le(fabs((double)out[0] - (exp(-1) + 3) / 4), 1e-6);
+}
+
+const struct op attention_ops[] = {
+    {"store_k_f32", offsetof(struct kernels, store_k[KV_F32]), KV_F32, check_store, NULL, NULL},
+    {"store_k_f16", offsetof(struct kernels, store_k[KV_F16]), KV_F16, check_store, NULL, NULL},
+    {"store_v_f32", offsetof(struct kernels, store_v[KV_F32]), KV_F32, check_store, NULL, NULL},
+    {"store_v_f16", offsetof(struct kernels, store_v[KV_F16]), KV_F16, check_store, NULL, NULL},
+    {"attention_f32", offsetof(struct kernels, attention[KV_F32]), KV_F32, check_attention,
+     oracle_attention, bench_attention},
+    {"attention_f16", offsetof(struct kernels, attention[KV_F16]), KV_F16, check_attention,
+     oracle_attention, bench_attention},
+    {"attention_merge", offsetof(struct kernels, attention_merge), 0, check_merge, oracle_merge,
+     NULL},
+    {"attention_finish", offsetof(struct kernels, attention_finish), 0, check_merge, NULL, NULL},
+    {0},
+};

@@ -1,0 +1,39 @@
+#include "pairs.h"
+
+#include <string.h>
+
+#include "core/base/check.h"
+
+static const struct op *const families[] = {product_ops, attention_ops, vector_ops};
+
+const struct op *op_at(size_t i)
+{
+    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++)
+        for (const struct op *op = families[f]; op->name; op++)
+            if (i-- == 0)
+                return op;
+    return NULL;
+}
+
+static bool same_slot(const struct kernels *a, const struct kernels *b, const struct op *op)
+{
+    return memcmp((const char *)a + op->slot, (const char *)b + op->slot, sizeof(void (*)(void))) ==
+           0;
+}
+
+size_t pairs_collect(const char *tier, const char *below, struct pair *out)
+{
+    struct kernels scalar, low, high;
+    size_t n = 0;
+    const struct op *op;
+
+    check(kernels_select("scalar", &scalar, NULL) == STATUS_OK);
+    check(kernels_select(below, &low, NULL) == STATUS_OK);
+    check(kernels_select(tier, &high, NULL) == STATUS_OK);
+    for (size_t i = 0; (op = op_at(i)) != NULL; i++)
+        if (strcmp(tier, below) == 0 || !same_slot(&low, &high, op)) {
+            check(n < MAX_PAIRS);
+            out[n++] = (struct pair){op, scalar, high};
+        }
+    return n;
+}

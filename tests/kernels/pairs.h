@@ -1,0 +1,42 @@
+/* pairs.h: the (operation, tier) pairs that this CPU can run.
+ *
+ * An op is a slot of struct kernels with its check and its benchmark. A tier is tested on the ops
+ * whose slot it replaces; the slots that it inherits were tested under the tier that made them. */
+#ifndef TESTS_KERNELS_PAIRS_H
+#define TESTS_KERNELS_PAIRS_H
+
+#include <stddef.h>
+
+#include "core/kernels/kernels.h"
+#include "core/kernels/select.h"
+
+struct machine; /* bench.h */
+struct pair;
+
+struct op {
+    const char *name;
+    size_t slot;      /* offset in struct kernels */
+    unsigned variant; /* weight type, KV type, acts kind: what the check needs to know */
+    void (*verify)(const struct pair *); /* against the scalar tier, by Check's asserts */
+    void (*oracle)(const struct op *,
+                   const struct kernels *scalar); /* scalar against doubles; may be NULL */
+    void (*bench)(const struct pair *, const struct machine *); /* prints lines; may be NULL */
+};
+
+struct pair {
+    const struct op *op;
+    struct kernels scalar, kernels; /* the reference and the tier under test */
+};
+
+/* The ops of all families, in order; NULL behind the last. */
+const struct op *op_at(size_t i);
+
+#define MAX_PAIRS 256
+
+/* Fills out with the pairs of one tier; returns their number. The tier must be present. */
+size_t pairs_collect(const char *tier, const char *below, struct pair *out);
+
+/* Op tables of the families; concatenated by pairs.c. */
+extern const struct op product_ops[], attention_ops[], vector_ops[];
+
+#endif

@@ -1,0 +1,161 @@
+/* test_kernels.c: every (operation, tier) pair against the scalar reference, the reference against
+ * doubles.
+ *
+ *     test_kernels [--tier T] [--only PREFIX]      checks (Check forks a child per pair)
+ *     test_kernels --bench [--tier T] [--only P]   timings of one thread
+ *     test_kernels --list                          the pairs of this CPU
+ *
+ * REQUIRE_TIERS=avx2,avx512 turns a tier that this CPU lacks into a failure. KERNEL_SEED changes
+ * the random inputs. Tiers that this program doesn't have for any CPU yet (amx) are named as
+ * skipped too. */
+#define _GNU_SOURCE
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "core/base/check.h"
+#include "core/base/xalloc.h"
+#include "pairs.h"
+
+#define MAX_TIERS 8
+
+static struct pair pairs[MAX_PAIRS];
+static size_t pair_count;
+static struct kernels scalar;
+
+START_TEST(variant_matches_scalar)
+{
+    kernels_enter_thread();
+    pairs[_i].op->verify(&pairs[_i]);
+}
+END_TEST
+
+START_TEST(scalar_matches_doubles)
+{
+    kernels_enter_thread();
+    const struct op *op = op_at((size_t)_i);
+    if (op->oracle)
+        op->oracle(op, &scalar);
+}
+END_TEST
+
+static bool listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = list; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (strncmp(p, word, n) == 0 && (p[n] == ',' || p[n] == '\0'))
+            return true;
+    return false;
+}
+
+/* Says which tiers are skipped; false if one of them is required. */
+static bool report_missing(const char *required)
+{
+    bool ok = true;
+    const char *const unknown[] = {"amx"};
+    for (size_t i = 0; kernels_tier_name(i); i++)
+        if (!kernels_tier_present(kernels_tier_name(i))) {
+            printf("SKIP: tier %s: not on this CPU\n", kernels_tier_name(i));
+            ok &= !listed(required, kernels_tier_name(i));
+        }
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        printf("SKIP: tier %s: not on this CPU\n", unknown[i]);
+        ok &= !listed(required, unknown[i]);
+    }
+    if (!ok)
+        printf("FAIL: a tier of REQUIRE_TIERS=%s is missing\n", required);
+    return ok;
+}
+
+static void bench(void)
+{
+    const char *tier = "";
+    struct machine m = {0};
+    for (size_t i = 0; i < pair_count; i++) {
+        if (strcmp(tier, pairs[i].kernels.tier) != 0) {
+            tier = pairs[i].kernels.tier;
+            m = machine_measure(tier);
+            printf("-- %s: memory %.1f GB/s, integer products %.0f Gop/s (one thread)\n", tier,
+                   m.read_gbs, m.peak_gops);
+        }
+        if (pairs[i].op->bench)
+            pairs[i].op->bench(&pairs[i], &m);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *only_tier = NULL, *prefix = "";
+    bool run_bench = false, list = false;
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--bench") == 0)
+            run_bench = true;
+        else if (strcmp(argv[i], "--list") == 0)
+            list = true;
+        else if (strcmp(argv[i], "--tier") == 0 && i + 1 < argc)
+            only_tier = argv[++i];
+        else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+            prefix = argv[++i];
+        else {
+            fprintf(stderr, "usage: %s [--bench|--list] [--tier T] [--only PREFIX]\n", argv[0]);
+            return 2;
+        }
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    kernels_enter_thread();
+    check(kernels_select("scalar", &scalar, NULL) == STATUS_OK);
+
+    size_t first[MAX_TIERS + 1] = {0}, tier_count = 0;
+    const char *names[MAX_TIERS];
+    const char *below = NULL;
+    for (size_t t = 0; kernels_tier_name(t); t++) {
+        const char *tier = kernels_tier_name(t);
+        if (!kernels_tier_present(tier))
+            continue;
+        struct pair *found = xcalloc(MAX_PAIRS, sizeof(*found));
+        const size_t n = pairs_collect(tier, below ? below : tier, found);
+        for (size_t i = 0; i < n; i++)
+            if ((!only_tier || strcmp(only_tier, tier) == 0) &&
+                strncmp(found[i].op->name, prefix, strlen(prefix)) == 0) {
+                check(pair_count < MAX_PAIRS);
+                pairs[pair_count++] = found[i];
+            }
+        free(found);
+        check(tier_count < MAX_TIERS);
+        names[tier_count++] = tier;
+        first[tier_count] = pair_count;
+        below = tier;
+    }
+    if (list || run_bench) {
+        for (size_t i = 0; list && i < pair_count; i++)
+            printf("%s/%s\n", pairs[i].op->name, pairs[i].kernels.tier);
+        if (run_bench)
+            bench();
+        return 0;
+    }
+    Suite *suite = suite_create("kernels");
+    for (size_t t = 0; t < tier_count; t++) {
+        TCase *tc = tcase_create(names[t]);
+        tcase_set_timeout(tc, 60);
+        tcase_add_loop_test(tc, variant_matches_scalar, (int)first[t], (int)first[t + 1]);
+        suite_add_tcase(suite, tc);
+    }
+    TCase *oracle = tcase_create("oracle");
+    int op_count = 0;
+    while (op_at((size_t)op_count))
+        op_count++;
+    tcase_set_timeout(oracle, 60);
+    tcase_add_loop_test(oracle, scalar_matches_doubles, 0, op_count);
+    suite_add_tcase(suite, oracle);
+
+    const char *required = getenv("REQUIRE_TIERS");
+    const bool complete = report_missing(required ? required : "");
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 && complete ? 0 : 1;
+}
