@@ -17,7 +17,7 @@
 #include "core/base/status.h"
 #include "core/stats/format.h"
 
-enum stat {
+enum stats_id {
 #define STAT(name, kind, unit, level, group, help) STAT_##name,
 #include "core/stats/counters.def"
 #undef STAT
@@ -46,17 +46,17 @@ void stats_writer_free(struct stats_writer *w);
 const char *stats_writer_path(const struct stats_writer *w);
 
 /* Counters and gauges: n may be negative (as two's complement) for gauges. */
-void stats_add(struct stats_writer *w, enum stats_cell cell, enum stat stat, uint64_t n);
+void stats_add(struct stats_writer *w, enum stats_cell cell, enum stats_id stat, uint64_t n);
 /* Gauges, hashes, and counters mirrored from elsewhere: what holds now, for all cells together. One thread a stat,
  * and never mixed with stats_add on the same stat. */
-void stats_set(struct stats_writer *w, enum stat stat, uint64_t value);
+void stats_set(struct stats_writer *w, enum stats_id stat, uint64_t value);
 /* TIME: nanoseconds. SIZE: the number itself. */
-void stats_record(struct stats_writer *w, enum stats_cell cell, enum stat stat, uint64_t value);
+void stats_record(struct stats_writer *w, enum stats_cell cell, enum stats_id stat, uint64_t value);
 /* TEXT: cut to STATS_TEXT_MAX - 1 bytes at a character's border. One thread a stat. */
-void stats_set_text(struct stats_writer *w, enum stat stat, const char *text);
+void stats_set_text(struct stats_writer *w, enum stats_id stat, const char *text);
 /* The owner lives: heartbeat_ms, heartbeats_total. Once per loop turn or timer tick, by the loop. */
 void stats_heartbeat(struct stats_writer *w);
 /* Reads back the sum over the cells (tests, log lines). 0 for histograms' and texts' stats. */
-uint64_t stats_value(const struct stats_writer *w, enum stat stat);
+uint64_t stats_value(const struct stats_writer *w, enum stats_id stat);
 
 #endif
