@@ -104,6 +104,7 @@ struct channel {
     uint32_t n_waiting;
     uint64_t sleeps, rung; /* our count of sleeps; the peer's wake word that was rung for */
     bool wants_room;       /* a send was refused: sleep with WAKE_ROOM */
+    bool room_came;        /* for channel_take_room */
     bool broken;
     bool eof;
     int state; /* of the handshake */
