@@ -57,7 +57,7 @@ struct model_options {
     void *progress_data;
 };
 
-/* One token of a step. Tokens of one sequence stand in order of their positions. */
+/* One token of a step. Tokens of one sequence stand together, in order of their positions. */
 struct step_token {
     uint32_t token;
     uint32_t position; /* from 0 */

@@ -1,12 +1,10 @@
 /* weights.h: tensors of a model file → matrices and vectors in memory, checked and repacked.
  *
- * Loading goes in two passes over the same calls: the first (plan) checks names, shapes and types
- * and adds up bytes; then one block of memory is mapped, and the second (load) repacks into it,
- * tensor by tensor, with the file's pages dropped behind it, so that memory never holds a model
- * twice.
+ * Two passes over the same calls: the first (plan) checks names, shapes and types and adds up
+ * bytes; then one block of memory is mapped, and the second (load) repacks into it, tensor by
+ * tensor, with the file's pages dropped behind it, so that memory never holds a model twice.
  *
- *     block: | attn_q panels | attn_k panels | … | norm vector | …      each 64-byte aligned
- */
+ *     block: | attn_q panels | attn_k panels | … | norm vector | …      each 64-byte aligned */
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
 
@@ -22,16 +20,18 @@ struct team;
 
 struct weights {
     const struct gguf *gguf;
-    uint8_t *block;   /* NULL: planning */
-    size_t size;      /* bytes of the block */
-    size_t used;      /* bytes given out so far in this pass */
-    uint64_t tensors; /* tensors used so far in this pass */
+    uint8_t *block; /* NULL: planning */
+    size_t size;    /* bytes of the block */
+    size_t used;    /* bytes given out so far in this pass */
     uint64_t parameters;
+    uint64_t n_tensors;
+    bool *seen; /* by tensor, in file order: asked for */
     /* Load pass only. */
     struct team *team;
     bool (*progress)(void *data, double done);
     void *progress_data;
-    double reported;
+    size_t total; /* bytes that the plan pass found */
+    size_t slice; /* bytes repacked between two reports */
 };
 
 /* Where a token's row of an embedding is read: the file itself. */
@@ -42,9 +42,13 @@ struct embedding {
     size_t row_bytes;
 };
 
+/* Starts the plan pass; weights_release frees it. */
 void weights_plan(struct weights *w, const struct gguf *g);
-/* After a complete plan pass: maps the block (2 MiB aligned, huge pages advised) and starts the
- * load pass. NO_MEMORY names the size. */
+/* Ends the plan pass: a tensor that nobody asked for is refused by name (UNSUPPORTED): a model with
+ * parts that we would leave out is another model. */
+enum status weights_check_complete(const struct weights *w, struct error *err);
+/* After a complete plan pass: maps the block (huge pages advised) and starts the load pass.
+ * NO_MEMORY names the size. */
 enum status weights_start(struct weights *w, struct team *team,
                           bool (*progress)(void *data, double done), void *progress_data,
                           struct error *err);
@@ -53,12 +57,14 @@ void weights_release(struct weights *w);
 /* Matrix W[rows][cols] from tensor `name`, dims = [cols, rows]. */
 enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
                            struct matrix *m, struct error *err);
-/* n numbers as f32; a tensor of one dimension, of any type that we can read. */
+/* n numbers as f32, 64-byte aligned; a tensor of one dimension, F32, F16 or BF16. */
 enum status weights_vector(struct weights *w, const char *name, uint32_t n, const float **v,
                            struct error *err);
-/* The embedding [rows][cols]; counted as a used tensor; nothing is copied. */
+/* The embedding [rows][cols]; nothing is copied. */
 enum status weights_embedding(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
                               struct embedding *e, struct error *err);
+/* Counts the tensor, if there is one, as asked for; somebody else reads it. */
+void weights_skip(struct weights *w, const char *name);
 void embedding_row(const struct embedding *e, uint32_t row, float *dst);
 
 #endif

@@ -1,0 +1,254 @@
+#include "core/model/arch_llama.h"
+
+/* A step, as one thread of the team goes through it: a series of stages (team.h). What decides the
+ * series depends on the plan alone, which no thread changes. */
+struct pass {
+    const struct llama *l;
+    const struct arch_step *in;
+    struct team_member *me;
+    uint32_t n;       /* tokens */
+    uint32_t threads; /* of the team */
+};
+
+/* Where activations of a stage come from. */
+enum source {
+    SOURCE_NORM,  /* x, normed by `norm` */
+    SOURCE_MIXED, /* attention's result */
+    SOURCE_FFN,   /* silu(gate) · up */
+    SOURCE_FINAL, /* x of the tokens that want logits, normed */
+};
+
+/* A set of matrices that take the same activations. */
+struct product {
+    const struct matrix *m;
+    float *y;
+    size_t ldy;
+};
+
+struct stage {
+    enum source source;
+    const float *norm;
+    uint32_t cols; /* of the activations */
+    uint32_t n;    /* columns: tokens */
+    bool add;      /* onto y */
+    uint32_t n_products;
+    struct product products[3];
+};
+
+static uint32_t token_of(const struct pass *p, const struct stage *s, uint32_t i)
+{
+    return s->source == SOURCE_FINAL ? p->in->plan->wanted[i] : i;
+}
+
+/* Packs column i of the stage in each kind that its matrices take. */
+static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
+                        const struct llama_acts *acts)
+{
+    const struct llama *l = p->l;
+    const struct kernels *k = l->kernels;
+    uint32_t token = token_of(p, s, i);
+    bool fine = true, done[ACTS_KINDS] = {false};
+    float *ffn = NULL;
+    if (s->source == SOURCE_FFN) {
+        ffn = l->local_ffn[p->me->index];
+        k->silu_mul(ffn, l->gate + (size_t)token * l->ffn, l->up + (size_t)token * l->ffn, l->ffn);
+    }
+    for (uint32_t m = 0; m < s->n_products; m++) {
+        enum acts_kind kind = weight_info(s->products[m].m->type)->acts;
+        if (done[kind])
+            continue;
+        done[kind] = true;
+        struct acts packed = acts_make(kind, s->cols, acts->data[kind]);
+        void *column = acts_column(&packed, i);
+        switch (s->source) {
+        case SOURCE_NORM:
+        case SOURCE_FINAL:
+            fine &= k->norm_pack[kind](l->x + (size_t)token * l->width, s->norm, l->eps, s->cols,
+                                       column);
+            break;
+        case SOURCE_MIXED:
+            fine &= k->pack[kind](l->mixed + (size_t)token * s->cols, s->cols, column);
+            break;
+        case SOURCE_FFN:
+            fine &= k->pack[kind](ffn, s->cols, column);
+            break;
+        }
+    }
+    if (!fine)
+        arch_fail(p->in->step, token);
+}
+
+/* Panels [begin, end) of the stage's matrices laid end to end. */
+static void multiply(const struct pass *p, const struct stage *s, const struct llama_acts *acts,
+                     uint32_t begin, uint32_t end)
+{
+    uint32_t offset = 0;
+    for (uint32_t i = 0; i < s->n_products; i++) {
+        const struct product *product = &s->products[i];
+        uint32_t panels = product->m->panels;
+        uint32_t from = begin > offset ? begin - offset : 0;
+        uint32_t to = end > offset ? end - offset : 0;
+        to = to < panels ? to : panels;
+        offset += panels;
+        if (from >= to)
+            continue;
+        enum acts_kind kind = weight_info(product->m->type)->acts;
+        struct acts packed = acts_make(kind, s->cols, acts->data[kind]);
+        p->l->kernels->product[product->m->type](product->m, from, to, &packed, 0, s->n, product->y,
+                                                 product->ldy, s->add);
+    }
+}
+
+/* Panels handed out at a time: few tokens want long streams of weights, many tokens even shares. */
+static uint32_t panel_chunk(const struct pass *p, uint32_t panels, uint32_t n)
+{
+    uint32_t shares = n <= 8 ? 4 : 8;
+    uint32_t chunk = panels / (p->threads * shares);
+    return chunk < 2 ? 2 : chunk;
+}
+
+/* Packs and multiplies. Few columns are packed by every thread for itself, when it gets its first
+ * panels: cheaper than to wait for each other. */
+static void run_stage(const struct pass *p, const struct stage *s)
+{
+    uint32_t begin, end, panels = 0;
+    bool local = s->n <= LLAMA_LOCAL_TOKENS;
+    const struct llama_acts *acts = local ? &p->l->local[p->me->index] : &p->l->acts;
+    for (uint32_t i = 0; i < s->n_products; i++)
+        panels += s->products[i].m->panels;
+    if (!local)
+        while (team_next(p->me, s->n, s->n < 64 ? 1 : 8, &begin, &end))
+            for (uint32_t i = begin; i < end; i++)
+                pack_column(p, s, i, acts);
+    bool packed = !local;
+    while (team_next(p->me, panels, panel_chunk(p, panels, s->n), &begin, &end)) {
+        for (uint32_t i = 0; i < s->n && !packed; i++)
+            pack_column(p, s, i, acts);
+        packed = true;
+        multiply(p, s, acts, begin, end);
+    }
+}
+
+/* The rows of the embedding and the angles of the positions. */
+static void embed(const struct pass *p)
+{
+    const struct llama *l = p->l;
+    uint32_t begin, end;
+    while (team_next(p->me, p->n, 4, &begin, &end))
+        for (uint32_t i = begin; i < end; i++) {
+            const struct step_token *t = &p->in->step->tokens[i];
+            embedding_row(&l->embedding, t->token, l->x + (size_t)i * l->width);
+            rope_table(&l->rope, t->position, l->cos + (size_t)i * l->rope.pairs,
+                       l->sin + (size_t)i * l->rope.pairs);
+        }
+}
+
+/* RoPE of a KV head's keys and of its group's queries, then K and V into the page. */
+static void rotate_and_store(const struct pass *p, uint32_t layer, uint32_t span_index,
+                             uint32_t head)
+{
+    const struct llama *l = p->l;
+    const struct kernels *k = l->kernels;
+    const struct kv_geometry *g = l->geometry;
+    const struct plan_span *span = &p->in->plan->spans[span_index];
+    uint32_t dim = l->head_size, group = l->heads / l->kv_heads, q_cols = llama_q_cols(l);
+    size_t row = q_cols + 2 * (size_t)llama_kv_cols(l);
+    float *first = l->qkv + span->first * row;
+    float *keys = first + q_cols + (size_t)head * dim, *values = keys + llama_kv_cols(l);
+    for (uint32_t i = 0; i < span->n; i++) {
+        const float *cos = l->cos + (size_t)(span->first + i) * l->rope.pairs;
+        const float *sin = l->sin + (size_t)(span->first + i) * l->rope.pairs;
+        k->rope_norm(first + i * row + (size_t)head * group * dim, group, dim, cos, sin,
+                     l->rope.pairs);
+        k->rope_norm(keys + i * row, 1, dim, cos, sin, l->rope.pairs);
+    }
+    k->store_k[g->type](kv_geometry_k(g, span->page, layer, head), span->at, span->n, keys, row,
+                        dim);
+    k->store_v[g->type](kv_geometry_v(g, span->page, layer, head), span->at, span->n, values, row,
+                        dim);
+}
+
+static void attend(const struct pass *p, uint32_t layer)
+{
+    const struct llama *l = p->l;
+    const struct plan *plan = p->in->plan;
+    uint32_t begin, end, q_cols = llama_q_cols(l);
+    const struct attention_layer operands = {
+        .step = p->in->step,
+        .plan = plan,
+        .layer = layer,
+        .q = l->qkv,
+        .ldq = q_cols + 2 * (size_t)llama_kv_cols(l),
+        .out = l->mixed,
+        .ldo = q_cols,
+    };
+    bool alone = plan->n_blocks == p->n; /* no token sees another one of this step */
+    if (alone && !attention_splits(&l->attention, plan, p->n)) {
+        while (team_next(p->me, p->n * l->kv_heads, 1, &begin, &end)) {
+            rotate_and_store(p, layer, begin / l->kv_heads, begin % l->kv_heads);
+            attention_item(&l->attention, &operands, begin / l->kv_heads, begin % l->kv_heads,
+                           p->me->index);
+        }
+        return;
+    }
+    while (team_next(p->me, plan->n_spans * l->kv_heads, 1, &begin, &end))
+        rotate_and_store(p, layer, begin / l->kv_heads, begin % l->kv_heads);
+    attention_stages(&l->attention, &operands, p->me);
+}
+
+static void run_layer(const struct pass *p, uint32_t i)
+{
+    const struct llama *l = p->l;
+    const struct llama_layer *layer = &l->layer[i];
+    uint32_t q = llama_q_cols(l), kv = llama_kv_cols(l);
+    size_t row = q + 2 * (size_t)kv;
+    run_stage(p, &(struct stage){.source = SOURCE_NORM,
+                                 .norm = layer->attn_norm,
+                                 .cols = l->width,
+                                 .n = p->n,
+                                 .n_products = 3,
+                                 .products = {{&layer->q, l->qkv, row},
+                                              {&layer->k, l->qkv + q, row},
+                                              {&layer->v, l->qkv + q + kv, row}}});
+    attend(p, i);
+    run_stage(p, &(struct stage){.source = SOURCE_MIXED,
+                                 .cols = q,
+                                 .n = p->n,
+                                 .add = true,
+                                 .n_products = 1,
+                                 .products = {{&layer->output, l->x, l->width}}});
+    run_stage(p, &(struct stage){
+                     .source = SOURCE_NORM,
+                     .norm = layer->ffn_norm,
+                     .cols = l->width,
+                     .n = p->n,
+                     .n_products = 2,
+                     .products = {{&layer->gate, l->gate, l->ffn}, {&layer->up, l->up, l->ffn}}});
+    run_stage(p, &(struct stage){.source = SOURCE_FFN,
+                                 .cols = l->ffn,
+                                 .n = p->n,
+                                 .add = true,
+                                 .n_products = 1,
+                                 .products = {{&layer->down, l->x, l->width}}});
+}
+
+void llama_step(void *state, const struct arch_step *in, struct team_member *me)
+{
+    const struct llama *l = state;
+    struct pass p = {l, in, me, in->step->n_tokens, l->threads};
+    uint32_t begin, end, wanted = in->plan->n_wanted;
+    embed(&p);
+    for (uint32_t i = 0; i < l->layers; i++)
+        run_layer(&p, i);
+    if (wanted == 0)
+        return;
+    run_stage(&p, &(struct stage){.source = SOURCE_FINAL,
+                                  .norm = l->output_norm,
+                                  .cols = l->width,
+                                  .n = wanted,
+                                  .n_products = 1,
+                                  .products = {{&l->head, in->logits, in->logits_stride}}});
+    while (team_next(me, wanted, 1, &begin, &end))
+        if (!l->kernels->finite(in->logits + begin * in->logits_stride, l->vocab))
+            arch_fail(in->step, in->plan->wanted[begin]);
+}

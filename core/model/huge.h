@@ -1,0 +1,11 @@
+/* huge.h: zeroed anonymous memory on huge pages, for weights and scratch. */
+#ifndef MODEL_HUGE_H
+#define MODEL_HUGE_H
+
+#include <stddef.h>
+
+/* At least `bytes`, beginning at a 2 MiB border; NULL if there is none. *mapped: for huge_unmap. */
+void *huge_map(size_t bytes, size_t *mapped);
+void huge_unmap(void *p, size_t mapped);
+
+#endif

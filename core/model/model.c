@@ -1,0 +1,178 @@
+#include "core/model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/check.h"
+#include "core/base/xalloc.h"
+#include "core/kernels/select.h"
+#include "core/model/arch.h"
+
+#define MAX_TOKENS_DEFAULT 512u
+
+struct model {
+    struct model_info info;
+    struct kv_geometry geometry;
+    struct team *team;
+    uint32_t max_tokens, context;
+    const struct arch *arch;
+    void *state; /* arch's */
+    struct weights weights;
+    size_t scratch; /* bytes of arch's scratch */
+    struct plan plan;
+};
+
+static const struct arch *const archs[] = {&arch_llama};
+
+/* The architecture's state and a finished plan pass. */
+static enum status plan_model(const struct gguf *g, struct model_info *info,
+                              const struct arch **arch, void **state, struct weights *w,
+                              struct error *err)
+{
+    struct error found = {0};
+    struct slice name = gguf_str(g, "general.architecture", slice_of(""), &found);
+    if (found.status != STATUS_OK) {
+        *err = found;
+        return found.status;
+    }
+    if (name.len == 0)
+        return error_set(err, STATUS_CORRUPT, "the model has no key general.architecture");
+    *arch = NULL;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (slice_is(name, archs[i]->name))
+            *arch = archs[i];
+    int shown = (int)(name.len < 40 ? name.len : 40);
+    if (*arch == NULL)
+        return error_set(err, STATUS_UNSUPPORTED, "the architecture '%.*s' is not supported", shown,
+                         name.ptr);
+    *info = (struct model_info){0};
+    snprintf(info->arch, sizeof info->arch, "%.*s", shown, name.ptr);
+    struct slice title = gguf_str(g, "general.name", slice_of(""), &(struct error){0});
+    snprintf(info->name, sizeof info->name, "%.*s", (int)(title.len < 95 ? title.len : 95),
+             title.ptr);
+
+    enum status status = (*arch)->read(g, info, state, err);
+    if (status != STATUS_OK)
+        return status;
+    weights_plan(w, g);
+    status = (*arch)->tensors(*state, w, info, err);
+    if (status == STATUS_OK)
+        status = weights_check_complete(w, err);
+    if (status != STATUS_OK) {
+        weights_release(w);
+        (*arch)->free(*state);
+        return status;
+    }
+    info->parameters = w->parameters;
+    info->weight_bytes = w->used;
+    return STATUS_OK;
+}
+
+enum status model_inspect(const struct gguf *g, struct model_info *info, struct error *err)
+{
+    const struct arch *arch;
+    void *state;
+    struct weights w;
+    enum status status = plan_model(g, info, &arch, &state, &w, err);
+    if (status != STATUS_OK)
+        return status;
+    weights_release(&w);
+    arch->free(state);
+    return STATUS_OK;
+}
+
+enum status model_load(const struct gguf *g, const struct model_options *options,
+                       struct model **model, struct error *err)
+{
+    *model = NULL;
+    struct model *m = xcalloc(1, sizeof *m);
+    struct model_options o = *options;
+    enum status status = plan_model(g, &m->info, &m->arch, &m->state, &m->weights, err);
+    if (status != STATUS_OK) {
+        free(m);
+        return status;
+    }
+    m->team = o.team;
+    m->max_tokens = o.max_tokens = o.max_tokens == 0 ? MAX_TOKENS_DEFAULT : o.max_tokens;
+    m->context = o.context = o.context == 0 ? m->info.context : o.context;
+    plan_init(&m->plan, m->max_tokens);
+    if (m->context > m->info.context)
+        status = error_set(err, STATUS_UNSUPPORTED,
+                           "a context of %u tokens was asked for, the model was made for %u",
+                           m->context, m->info.context);
+    if (status == STATUS_OK)
+        status = kv_geometry_init(&m->geometry, o.kv_type, m->info.layers, m->info.kv_heads,
+                                  m->info.head_size, err);
+    if (status == STATUS_OK)
+        status = m->arch->ready(m->state, &o, &m->geometry, &m->scratch, err);
+    if (status == STATUS_OK)
+        status = weights_start(&m->weights, o.team, o.progress, o.progress_data, err);
+    if (status == STATUS_OK)
+        status = m->arch->tensors(m->state, &m->weights, &m->info, err);
+    if (status != STATUS_OK) {
+        model_free(m);
+        return status;
+    }
+    *model = m;
+    return STATUS_OK;
+}
+
+void model_free(struct model *m)
+{
+    if (m == NULL)
+        return;
+    m->arch->free(m->state);
+    weights_release(&m->weights);
+    plan_release(&m->plan);
+    free(m);
+}
+
+const struct model_info *model_info(const struct model *m)
+{
+    return &m->info;
+}
+
+const struct kv_geometry *model_kv_geometry(const struct model *m)
+{
+    return &m->geometry;
+}
+
+uint32_t model_max_tokens(const struct model *m)
+{
+    return m->max_tokens;
+}
+
+size_t model_memory(const struct model *m)
+{
+    return m->weights.size + m->scratch;
+}
+
+uint32_t model_logits_stride(const struct model *m)
+{
+    return (m->info.vocab + 15) / 16 * 16;
+}
+
+struct run {
+    struct model *model;
+    struct arch_step in;
+};
+
+static void run_step(void *arg, struct team_member *me)
+{
+    struct run *run = arg;
+    run->model->arch->step(run->model->state, &run->in, me);
+}
+
+void model_step(struct model *m, const struct step *step, float *logits)
+{
+    check(step->n_tokens > 0 && step->n_tokens <= m->max_tokens);
+    for (uint32_t i = 0; i < step->n_sequences; i++)
+        step->sequences[i].failed = false;
+    for (uint32_t i = 0; i < step->n_tokens; i++)
+        check(step->tokens[i].position < m->context);
+    plan_make(&m->plan, step, &m->geometry, m->info.vocab);
+    check(m->plan.n_wanted == 0 || logits != NULL);
+    struct run run = {m, {step, &m->plan, logits, model_logits_stride(m)}};
+    team_run(m->team, run_step, &run);
+}
