@@ -1,0 +1,627 @@
+/* The virtual connection: what ngx_http_upstream takes for a socket.
+ *
+ * The rules that it lives by, and why:
+ *  - read.active = write.active = 1 for life: with an edge-triggered method nginx then never hands these events to the
+ *    kernel, and its timers are armed exactly when `active && !ready`.
+ *  - c->fd is the channel's control socket: ngx_http_upstream asks it for SO_ERROR.
+ *  - read.ready stays 1 while data, the end or an error is still to be told; upstream sleeps otherwise.
+ *  - The end and errors are told by a call that returns no data. The end is 0 with read.eof, for a response that its
+ *    worker completed; all else is NGX_ERROR with read.error, so that a body without length never looks whole.
+ *  - write.ready = 0 whenever send_chain did not take everything; a busy loop in ngx_chain_writer otherwise. */
+#include "ngx_http_tokenring_channel.h"
+
+static ssize_t ngx_http_tokenring_stream_send(ngx_connection_t *c, u_char *buf, size_t size);
+static ssize_t ngx_http_tokenring_stream_recv_chain(ngx_connection_t *c, ngx_chain_t *in,
+                                                    off_t limit);
+static ngx_chain_t *ngx_http_tokenring_stream_send_chain(ngx_connection_t *c, ngx_chain_t *in,
+                                                         off_t limit);
+static ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *st,
+                                                  struct channel_frame *frame);
+static void ngx_http_tokenring_stream_hold(ngx_http_tokenring_stream_t *st);
+static void ngx_http_tokenring_stream_event_handler(ngx_event_t *ev);
+static void ngx_http_tokenring_stream_read_handler(ngx_event_t *ev);
+
+/* Ends an event stream whose worker was lost; constant, so that nothing has to be parsed or escaped. */
+static ngx_str_t ngx_http_tokenring_epilogue =
+    ngx_string("data: {\"error\":{\"message\":\"The inference worker stopped before the answer was "
+               "complete.\",\"type\":\"server_error\",\"param\":null,\"code\":\"worker_lost\"}}\n\n"
+               "data: [DONE]\n\n");
+
+ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *r,
+                                                            ngx_http_tokenring_channel_t *ch)
+{
+    ngx_connection_t *c;
+    ngx_http_tokenring_ctx_t *ctx;
+    ngx_http_tokenring_stream_t *st;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_tokenring_module);
+
+    st = ngx_pcalloc(r->pool, sizeof(ngx_http_tokenring_stream_t));
+    if (st == NULL) {
+        return NULL;
+    }
+
+    if (ch->state == NGX_HTTP_TOKENRING_READY) {
+        st->slot = channel_open(&ch->ring, st);
+        if (st->slot == NULL) {
+            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                          "all %uD streams of the channel to %V are in use",
+                          (uint32_t)ch->ring.slots, &ch->name);
+            return NULL;
+        }
+
+        st->state = NGX_HTTP_TOKENRING_ATTACHED;
+    }
+
+    st->request = r;
+    st->channel = ch;
+    st->message = ctx->message;
+    st->head_unsent = ctx->head;
+    st->body_unsent = ctx->length;
+
+    ngx_queue_insert_tail(&ch->streams, &st->queue);
+    ch->nstreams++;
+
+    c = &st->connection;
+
+    c->fd = ch->connection->fd;
+    c->read = &st->read;
+    c->write = &st->write;
+    c->recv = ngx_http_tokenring_stream_recv;
+    c->send = ngx_http_tokenring_stream_send;
+    c->recv_chain = ngx_http_tokenring_stream_recv_chain;
+    c->send_chain = ngx_http_tokenring_stream_send_chain;
+
+    c->type = SOCK_STREAM;
+    c->log = r->connection->log;
+    c->log_error = NGX_ERROR_ERR;
+    c->number = ngx_atomic_fetch_add(ngx_connection_counter, 1);
+    c->start_time = ngx_current_msec;
+    c->tcp_nodelay = NGX_TCP_NODELAY_DISABLED;
+    c->tcp_nopush = NGX_TCP_NOPUSH_DISABLED;
+
+    /* not from the cycle's connections: never to be pushed on their free list */
+    c->shared = 1;
+
+    st->read.data = c;
+    st->read.log = c->log;
+    st->read.index = NGX_INVALID_INDEX;
+    st->read.handler = ngx_http_tokenring_stream_event_handler;
+    st->read.active = 1;
+
+    st->write.data = c;
+    st->write.log = c->log;
+    st->write.index = NGX_INVALID_INDEX;
+    st->write.handler = ngx_http_tokenring_stream_event_handler;
+    st->write.active = 1;
+    st->write.write = 1;
+    st->write.ready = (st->state == NGX_HTTP_TOKENRING_ATTACHED);
+
+    ctx->stream = st;
+
+    return st;
+}
+
+void ngx_http_tokenring_stream_close(ngx_http_tokenring_stream_t *st)
+{
+    ngx_connection_t *c;
+    ngx_http_tokenring_ctx_t *ctx;
+    ngx_http_tokenring_channel_t *ch;
+
+    c = &st->connection;
+    ch = st->channel;
+
+    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, c->log, 0, "http tokenring stream close: s:%d t:%uL r:%uL",
+                   (int)st->state, st->taken, st->received);
+
+    if (st->slot) {
+        channel_close(&ch->ring, st->slot);
+        st->slot = NULL;
+        ngx_http_tokenring_channel_post(ch);
+    }
+
+    ctx = ngx_http_get_module_ctx(st->request, ngx_http_tokenring_module);
+    if (ctx && ctx->stream == st) {
+        ctx->stream = NULL;
+    }
+
+    if (st->read.timer_set) {
+        ngx_del_timer(&st->read);
+    }
+
+    if (st->write.timer_set) {
+        ngx_del_timer(&st->write);
+    }
+
+    if (st->read.posted) {
+        ngx_delete_posted_event(&st->read);
+    }
+
+    if (st->write.posted) {
+        ngx_delete_posted_event(&st->write);
+    }
+
+    if (st->buffer) {
+        ngx_free(st->buffer);
+        st->buffer = NULL;
+    }
+
+    if (c->pool) {
+        ngx_destroy_pool(c->pool);
+        c->pool = NULL;
+    }
+
+    c->data = NULL;
+    c->fd = (ngx_socket_t)-1;
+
+    ngx_queue_remove(&st->queue);
+    ch->nstreams--;
+
+    ngx_http_tokenring_channel_leave(ch);
+}
+
+void ngx_http_tokenring_stream_attach(ngx_http_tokenring_stream_t *st)
+{
+    ngx_http_tokenring_channel_t *ch = st->channel;
+
+    st->slot = channel_open(&ch->ring, st);
+    if (st->slot == NULL) {
+        ngx_http_tokenring_stream_lose(st, "all streams of the channel are in use");
+        return;
+    }
+
+    st->state = NGX_HTTP_TOKENRING_ATTACHED;
+
+    ngx_http_tokenring_stream_writable(st);
+}
+
+void ngx_http_tokenring_stream_lose(ngx_http_tokenring_stream_t *st, const char *reason)
+{
+    if (st->slot) {
+        channel_close(&st->channel->ring, st->slot);
+        st->slot = NULL;
+        ngx_http_tokenring_channel_post(st->channel);
+    }
+
+    if (st->state == NGX_HTTP_TOKENRING_LOST) {
+        return;
+    }
+
+    st->state = NGX_HTTP_TOKENRING_LOST;
+    st->reason = reason;
+
+    st->read.ready = 1;
+    ngx_post_event(&st->read, &ngx_posted_events);
+
+    ngx_http_tokenring_stream_writable(st);
+}
+
+void ngx_http_tokenring_stream_writable(ngx_http_tokenring_stream_t *st)
+{
+    if (!st->write.ready) {
+        st->write.ready = 1;
+        ngx_post_event(&st->write, &ngx_posted_events);
+    }
+}
+
+ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
+                                          struct channel_frame *frame)
+{
+    ngx_connection_t *c = &st->connection;
+
+    ngx_log_debug4(NGX_LOG_DEBUG_HTTP, c->log, 0, "http tokenring frame t:%d f:%xd a:%uD l:%uD",
+                   (int)frame->type, (int)frame->flags, frame->aux, frame->len);
+
+    switch (frame->type) {
+
+    case FRAME_HEAD:
+        st->head = ngx_pnalloc(st->request->pool, frame->len);
+        if (st->head == NULL) {
+            ngx_http_tokenring_stream_lose(st, "no memory for the response");
+            return NGX_OK;
+        }
+
+        ngx_memcpy(st->head, frame->payload, frame->len);
+        st->head_size = frame->len;
+        st->head_unread = frame->len;
+        break;
+
+    case FRAME_DATA:
+        if (ngx_http_tokenring_stream_append(st, frame) != NGX_OK) {
+            ngx_http_tokenring_stream_lose(st, "no memory for the response");
+            return NGX_OK;
+        }
+        break;
+
+    case FRAME_RESET:
+        ngx_http_tokenring_stream_lose(st, "the worker gave the request up");
+        return NGX_OK;
+
+    case FRAME_CREDIT:
+        ngx_http_tokenring_stream_writable(st);
+        return NGX_OK;
+
+    default:
+        /* a type that we never offered to take */
+        ngx_log_error(NGX_LOG_ALERT, c->log, 0, "tokenring: frame of type %d from the worker",
+                      (int)frame->type);
+        return NGX_ERROR;
+    }
+
+    if (frame->flags & FRAME_FIN) {
+        st->fin = 1;
+    }
+
+    st->read.ready = 1;
+    ngx_post_event(&st->read, &ngx_posted_events);
+
+    return NGX_OK;
+}
+
+/* Adds a DATA frame to the buffer. */
+static ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *st,
+                                                  struct channel_frame *frame)
+{
+    size_t have, capacity;
+    u_char *p;
+
+    have = st->received - st->taken;
+
+    if (have == 0) {
+        st->pos = 0;
+    }
+
+    if (st->pos + have + frame->len > st->capacity) {
+
+        if (have + frame->len <= st->capacity) {
+            ngx_memmove(st->buffer, st->buffer + st->pos, have);
+
+        } else {
+            capacity = ngx_max(st->capacity * 2, 4096);
+
+            while (capacity < have + frame->len) {
+                capacity *= 2;
+            }
+
+            p = ngx_alloc(capacity, st->connection.log);
+            if (p == NULL) {
+                return NGX_ERROR;
+            }
+
+            if (st->buffer) {
+                ngx_memcpy(p, st->buffer + st->pos, have);
+                ngx_free(st->buffer);
+            }
+
+            st->buffer = p;
+            st->capacity = capacity;
+        }
+
+        st->pos = 0;
+    }
+
+    ngx_memcpy(st->buffer + st->pos + have, frame->payload, frame->len);
+
+    st->received += frame->len;
+    st->owed += frame->len;
+
+    if (frame->flags & (FRAME_EVENT_END | FRAME_FIN)) {
+        st->event_end = st->received;
+
+    } else if (st->sse) {
+        ngx_http_tokenring_stream_hold(st);
+    }
+
+    return NGX_OK;
+}
+
+/* An unfinished event is at the end of the buffer of an event stream. */
+static void ngx_http_tokenring_stream_hold(ngx_http_tokenring_stream_t *st)
+{
+    if (st->received - st->taken > NGX_HTTP_TOKENRING_EVENT_MAX) {
+        /* too long to be taken back: it goes on as it comes */
+        st->loose = 1;
+    }
+
+    /* with nothing else to read, an event longer than the window would wait for credit that waits for it */
+
+    if (st->event_end <= st->taken && st->slot) {
+        channel_consumed(&st->channel->ring, st->slot, st->owed);
+        st->owed = 0;
+    }
+}
+
+/* Bytes that may be given out now: of an event stream whole events only, unless one is too long for that. */
+static size_t ngx_http_tokenring_stream_available(ngx_http_tokenring_stream_t *st)
+{
+    if (!st->sse || st->taken > st->event_end ||
+        (st->loose && st->state != NGX_HTTP_TOKENRING_LOST)) {
+        return st->received - st->taken;
+    }
+
+    return st->event_end - st->taken;
+}
+
+ssize_t ngx_http_tokenring_stream_recv(ngx_connection_t *c, u_char *buf, size_t size)
+{
+    size_t n;
+    ngx_event_t *rev;
+    ngx_http_tokenring_stream_t *st;
+
+    st = (ngx_http_tokenring_stream_t *)c;
+    rev = &st->read;
+
+    if (st->head_unread) {
+        /* a head without its body's end, from a worker that is gone: the client has seen nothing, so let another try */
+        if (st->state == NGX_HTTP_TOKENRING_LOST && !st->fin) {
+            goto failed;
+        }
+
+        n = ngx_min(size, st->head_unread);
+        ngx_memcpy(buf, st->head + st->head_size - st->head_unread, n);
+        st->head_unread -= n;
+
+        return n;
+    }
+
+    n = ngx_min(size, ngx_http_tokenring_stream_available(st));
+
+    if (n) {
+        ngx_memcpy(buf, st->buffer + st->pos, n);
+
+        st->pos += n;
+        st->taken += n;
+
+        if (st->taken <= st->event_end) {
+            st->loose = 0;
+        }
+
+        if (st->slot) {
+            channel_consumed(&st->channel->ring, st->slot, ngx_min(n, st->owed));
+            ngx_http_tokenring_channel_post(st->channel);
+        }
+
+        st->owed -= ngx_min(n, st->owed);
+
+        return n;
+    }
+
+    if (st->fin) {
+        rev->ready = 0;
+        rev->eof = 1;
+        return 0;
+    }
+
+    if (st->state != NGX_HTTP_TOKENRING_LOST) {
+        rev->ready = 0;
+        return NGX_AGAIN;
+    }
+
+    if (st->sse && st->taken <= st->event_end && !st->epilogued) {
+        /* the rest of an unfinished event was never given out, so the stream can still end as it should */
+
+        ngx_log_error(NGX_LOG_ERR, c->log, 0, "%s, the event stream ends with an error event",
+                      st->reason);
+
+        st->epilogued = 1;
+        st->epilogue = ngx_http_tokenring_epilogue;
+    }
+
+    if (st->epilogued) {
+        n = ngx_min(size, st->epilogue.len);
+
+        if (n == 0) {
+            rev->ready = 0;
+            rev->eof = 1;
+            return 0;
+        }
+
+        ngx_memcpy(buf, st->epilogue.data, n);
+        st->epilogue.data += n;
+        st->epilogue.len -= n;
+
+        return n;
+    }
+
+failed:
+
+    ngx_log_error(NGX_LOG_ERR, c->log, 0, "%s", st->reason);
+
+    rev->ready = 0;
+    rev->error = 1;
+
+    return NGX_ERROR;
+}
+
+ngx_uint_t ngx_http_tokenring_stream_pending(ngx_http_tokenring_stream_t *st)
+{
+    return st->head_unread || st->epilogue.len || ngx_http_tokenring_stream_available(st);
+}
+
+static ssize_t ngx_http_tokenring_stream_recv_chain(ngx_connection_t *c, ngx_chain_t *in,
+                                                    off_t limit)
+{
+    u_char *last;
+    ssize_t n, total;
+    ngx_http_tokenring_stream_t *st;
+
+    st = (ngx_http_tokenring_stream_t *)c;
+    total = 0;
+
+    for (/* void */; in; in = in->next) {
+
+        for (last = in->buf->last; last < in->buf->end; last += n) {
+
+            n = in->buf->end - last;
+
+            if (limit) {
+                if (total >= limit) {
+                    return total;
+                }
+
+                n = ngx_min(n, limit - total);
+            }
+
+            if (total && !ngx_http_tokenring_stream_pending(st)) {
+                /* the end or an error is told by the next call */
+                return total;
+            }
+
+            n = ngx_http_tokenring_stream_recv(c, last, n);
+
+            if (n <= 0) {
+                return total ? total : n;
+            }
+
+            total += n;
+        }
+    }
+
+    return total;
+}
+
+static ssize_t ngx_http_tokenring_stream_send(ngx_connection_t *c, u_char *buf, size_t size)
+{
+    /* ngx_http_upstream sends by it only after 101 Switching Protocols, which no HEAD can say */
+    c->write->error = 1;
+
+    return NGX_ERROR;
+}
+
+/* Sends the request head of the stream: its encoded size is what upstream thinks is written. */
+static enum channel_send ngx_http_tokenring_stream_send_head(ngx_http_tokenring_stream_t *st)
+{
+    unsigned flags;
+    struct error err;
+    enum channel_send rc;
+
+    flags = st->body_unsent ? 0 : FRAME_FIN;
+
+    rc = channel_send_request(&st->channel->ring, st->slot, st->message, flags, &err);
+
+    if (rc == SEND_INVALID) {
+        ngx_log_error(NGX_LOG_ERR, st->connection.log, 0, "tokenring: request not sent: %s",
+                      err.text);
+    }
+
+    return rc;
+}
+
+static ngx_chain_t *ngx_http_tokenring_stream_send_chain(ngx_connection_t *c, ngx_chain_t *in,
+                                                         off_t limit)
+{
+    size_t size, taken;
+    unsigned flags;
+    ngx_buf_t *b;
+    enum channel_send rc;
+    ngx_http_tokenring_stream_t *st;
+
+    st = (ngx_http_tokenring_stream_t *)c;
+
+    if (st->state == NGX_HTTP_TOKENRING_LOST) {
+        if (!st->read.error) {
+            ngx_log_error(NGX_LOG_ERR, c->log, 0, "%s", st->reason);
+        }
+
+        c->write->error = 1;
+        return NGX_CHAIN_ERROR;
+    }
+
+    if (st->state == NGX_HTTP_TOKENRING_WAITING) {
+        c->write->ready = 0;
+        return in;
+    }
+
+    for (/* void */; in; in = in->next) {
+        b = in->buf;
+        size = ngx_buf_in_memory(b) ? (size_t)(b->last - b->pos) : 0;
+
+        if (size == 0) {
+            continue;
+        }
+
+        if (st->fin) {
+            /* answered before it was asked to the end: nobody reads the rest */
+            b->pos = b->last;
+            continue;
+        }
+
+        if (st->head_unsent) {
+            taken = 0;
+            rc = ngx_http_tokenring_stream_send_head(st);
+
+            if (rc == SEND_DONE) {
+                taken = st->head_unsent;
+                st->head_unsent = 0;
+            }
+
+        } else {
+            if ((off_t)size > st->body_unsent) {
+                ngx_log_error(NGX_LOG_ALERT, c->log, 0,
+                              "tokenring: request body is longer than announced");
+                c->write->error = 1;
+                return NGX_CHAIN_ERROR;
+            }
+
+            flags = (off_t)size == st->body_unsent ? FRAME_FIN : 0;
+
+            rc = channel_send_data(&st->channel->ring, st->slot, b->pos, size, flags, &taken);
+
+            st->body_unsent -= taken;
+        }
+
+        if (rc == SEND_INVALID) {
+            c->write->error = 1;
+            return NGX_CHAIN_ERROR;
+        }
+
+        b->pos += taken;
+        c->sent += taken;
+
+        ngx_http_tokenring_channel_post(st->channel);
+
+        if (rc != SEND_DONE) {
+            c->write->ready = 0;
+            return in;
+        }
+    }
+
+    return NULL;
+}
+
+/* Until upstream puts its own handlers in place, there is nothing to tell. */
+static void ngx_http_tokenring_stream_event_handler(ngx_event_t *ev)
+{
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, ev->log, 0, "http tokenring early event, write:%d",
+                   ev->write);
+}
+
+void ngx_http_tokenring_stream_set_sse(ngx_http_tokenring_stream_t *st)
+{
+    st->sse = 1;
+
+    if (st->received > st->event_end) {
+        ngx_http_tokenring_stream_hold(st);
+    }
+
+    st->read_handler = st->read.handler;
+    st->read.handler = ngx_http_tokenring_stream_read_handler;
+}
+
+/* Before upstream's handler: a worker that is silent for tokenring_read_timeout in the middle of an event stream is as
+ * good as lost, and the client gets the same end of stream. */
+static void ngx_http_tokenring_stream_read_handler(ngx_event_t *ev)
+{
+    ngx_connection_t *c = ev->data;
+    ngx_http_tokenring_stream_t *st;
+
+    st = (ngx_http_tokenring_stream_t *)c;
+
+    if (ev->timedout && !st->fin && st->state != NGX_HTTP_TOKENRING_LOST) {
+        ev->timedout = 0;
+
+        ngx_http_tokenring_stream_lose(st, "upstream timed out");
+    }
+
+    st->read_handler(ev);
+}
