@@ -23,10 +23,10 @@ struct chat_message {
 /* STATUS_OK if the model can chat; else STATUS_UNSUPPORTED and a sentence that says why not. */
 enum status chat_supported(const struct tokenizer *tok, struct error *err);
 
-/* Appends the ids of n ≥ 1 messages to out; with `answer` also the opening of the assistant's turn.
- * BOS in front iff the model wants it (never twice). Fails as chat_supported; STATUS_INVALID (param
- * "messages[i].role") for a role that this template does not print plainly; out is unchanged on
- * failure. */
+/* Appends the ids of n >= 1 messages to out; with `answer` also the opening of the assistant's
+ * turn. Where the first message is not of the role "system", the template's own system message (if
+ * it has one) comes first. BOS in front iff the model or the template wants it, never twice. Fails
+ * as chat_supported, or STATUS_INVALID without a message; out is unchanged then. */
 enum status chat_prompt(const struct tokenizer *tok, const struct chat_message *messages, size_t n,
                         bool answer, struct token_list *out, struct error *err);
 

@@ -34,14 +34,15 @@ struct detokenizer {
     bool stopped; /* a stop string was hit: further tokens are ignored */
     bool started; /* a token with text was fed */
     unsigned n_stops, n_partial;
-    unsigned char partial[4]; /* bytes of an unfinished character */
+    char partial[4]; /* bytes of an unfinished character */
     struct detokenizer_stop stops[DETOKENIZER_MAX_STOPS];
     struct buffer held;  /* text not given out: could begin a stop string */
     uint64_t text_len;   /* bytes of text made so far, held ones included */
     uint64_t tokens;     /* tokens fed, up to and with the one that completed a stop string */
     uint64_t tokens_out; /* of these, the leading ones whose text has begun to go out */
-    uint64_t *starts;    /* text offset at which token tokens_out + i begins */
-    size_t n_starts, cap_starts, first_start;
+    /* For each token after tokens_out: bytes of text that must be out for it to have begun. */
+    uint64_t *due;
+    size_t first_due, n_due, cap_due;
 };
 
 /* stops: up to DETOKENIZER_MAX_STOPS strings of valid UTF-8 (copied; empty ones are ignored).

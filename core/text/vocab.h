@@ -54,15 +54,19 @@ enum vocab_model vocab_model(const struct vocab *v);
 uint32_t vocab_size(const struct vocab *v);
 /* id < vocab_size. */
 const struct vocab_token *vocab_token(const struct vocab *v, uint32_t id);
-/* The token with exactly this text, or TOKEN_NONE. */
+/* The token with exactly this text, of any kind, or TOKEN_NONE. */
 uint32_t vocab_find(const struct vocab *v, struct slice text);
-/* The token (BPE: initial symbol; SPM: byte fallback) of one byte, or TOKEN_NONE. */
+/* The symbol with exactly this text, or TOKEN_NONE: a token that plain text may become (a control
+ * token's text, spelled out by a user, never becomes that token), or a text that only merges know.
+ */
+uint32_t vocab_symbol(const struct vocab *v, struct slice text);
+/* What one byte of text begins as: BPE: its symbol; SPM: its byte-fallback token or TOKEN_NONE. */
 uint32_t vocab_byte(const struct vocab *v, uint8_t byte);
 /* The merge of two adjacent symbols, or NULL. BPE only. */
 const struct vocab_merge *vocab_merge(const struct vocab *v, uint32_t left, uint32_t right);
 /* The bytes of a symbol, also of those that are no token. */
 struct slice vocab_symbol_bytes(const struct vocab *v, uint32_t symbol);
-/* Length in bytes of the longest token text. */
+/* Length in bytes of the longest symbol text. */
 uint32_t vocab_longest(const struct vocab *v);
 
 /* Special ids: TOKEN_NONE where the model has none. */
