@@ -250,12 +250,10 @@ enum channel_send channel_send_request(struct channel *c, struct channel_stream 
     return SEND_DONE;
 }
 
-enum channel_send channel_send_head(struct channel *c, struct channel_stream *s, const struct message_head *m,
-                                    unsigned flags, struct error *err)
+/* HEAD and TRAILER: the same payload. */
+static enum channel_send send_pairs(struct channel *c, struct channel_stream *s, enum frame_type type,
+                                    const struct message_head *m, unsigned flags, struct error *err)
 {
-    if (c->role != CHANNEL_SERVER || !(s->bits & STREAM_OPEN) || (s->bits & STREAM_HEAD) ||
-        (flags & ~FRAME_FIN) != 0)
-        return invalid(err, "a head can be sent once, by the server, on an open stream");
     size_t len = message_head_size(m);
     if (len > FRAME_PAYLOAD_MAX) {
         error_set(err, STATUS_TOO_LARGE, "the response's header is %zu bytes long, at most %u are carried", len,
@@ -267,11 +265,28 @@ enum channel_send channel_send_head(struct channel *c, struct channel_stream *s,
         return no_room(c);
     if (message_head_encode(m, out, len, &len, err) != STATUS_OK)
         return SEND_INVALID;
-    commit(c, FRAME_HEAD, flags, s->id, len);
+    commit(c, (uint8_t)type, flags, s->id, len);
     s->bits |= STREAM_HEAD;
     if (flags & FRAME_FIN)
         end_stream(c, s);
     return SEND_DONE;
+}
+
+enum channel_send channel_send_head(struct channel *c, struct channel_stream *s, const struct message_head *m,
+                                    unsigned flags, struct error *err)
+{
+    if (c->role != CHANNEL_SERVER || !(s->bits & STREAM_OPEN) || (s->bits & STREAM_HEAD) ||
+        (flags & ~FRAME_FIN) != 0)
+        return invalid(err, "a head can be sent once, by the server, on an open stream");
+    return send_pairs(c, s, FRAME_HEAD, m, flags, err);
+}
+
+enum channel_send channel_send_trailer(struct channel *c, struct channel_stream *s, const struct message_head *m,
+                                       struct error *err)
+{
+    if (c->role != CHANNEL_SERVER || !(s->bits & STREAM_OPEN) || !(s->bits & STREAM_HEAD))
+        return invalid(err, "a trailer can be sent by the server, behind the head, on an open stream");
+    return send_pairs(c, s, FRAME_TRAILER, m, FRAME_FIN, err);
 }
 
 enum channel_send channel_send_data(struct channel *c, struct channel_stream *s, const void *data, size_t len,
@@ -358,6 +373,7 @@ static const char *header_fault(const struct channel *c, const struct frame_head
         [FRAME_CREDIT] = {1, 1, 0, 0, 1},
         [FRAME_RESET] = {1, 0, 0, 0, 1},
         [FRAME_JOURNAL] = {1, 0, 0, 1, 0},
+        [FRAME_TRAILER] = {1, 0, FRAME_FIN, 1, 0},
     };
     bool client = c->role == CHANNEL_CLIENT;
     if (!(client ? rules[h->type].client : rules[h->type].server))
@@ -396,8 +412,7 @@ static const char *accept_frame(struct channel *c, struct channel_stream *s, con
     bool client = c->role == CHANNEL_CLIENT;
     if (client && !(s->bits & STREAM_REQUESTED))
         return "the peer answered a stream that was not requested";
-    bool answers = h->type == FRAME_DATA || h->type == FRAME_HEAD || h->type == FRAME_RESET ||
-                   h->type == FRAME_JOURNAL;
+    bool answers = h->type != FRAME_CREDIT && h->type != FRAME_CANCEL;
     if (answers && (s->bits & STREAM_REMOTE_FIN))
         return "the peer sent a frame behind its last one";
     switch (h->type) {
@@ -414,6 +429,10 @@ static const char *accept_frame(struct channel *c, struct channel_stream *s, con
         if (s->bits & STREAM_HEAD)
             return "the peer sent a second HEAD";
         s->bits |= STREAM_HEAD;
+        break;
+    case FRAME_TRAILER:
+        if (!(s->bits & STREAM_HEAD) || !(h->flags & FRAME_FIN))
+            return "the peer sent a TRAILER before HEAD or without the FIN flag";
         break;
     case FRAME_CREDIT:
         if (h->aux > c->send_window - s->send_credit)

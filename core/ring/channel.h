@@ -213,6 +213,10 @@ enum channel_send channel_send_head(struct channel *c, struct channel_stream *s,
  * later. len 0 with FRAME_FIN ends the direction. Server: FRAME_FIN ends the stream. */
 enum channel_send channel_send_data(struct channel *c, struct channel_stream *s, const void *data, size_t len,
                                     unsigned flags, size_t *taken) __attribute__((warn_unused_result));
+/* Server: ends the response like an empty DATA frame with FIN, and tells what was not known at its head (token
+ * counts, finish reason); never sent to the client. m->status is the head's. All or nothing; the stream ends. */
+enum channel_send channel_send_trailer(struct channel *c, struct channel_stream *s, const struct message_head *m,
+                                       struct error *err) __attribute__((warn_unused_result));
 /* Server: an opaque JOURNAL frame (len <= FRAME_PAYLOAD_MAX); SEND_INVALID if the client lacks the feature. */
 enum channel_send channel_send_journal(struct channel *c, struct channel_stream *s, const void *data, size_t len)
     __attribute__((warn_unused_result));

@@ -71,6 +71,7 @@ enum frame_type {
     FRAME_CREDIT,  /* both, control: aux more bytes of DATA may be sent */
     FRAME_RESET,   /* down, control: the stream ends without its FIN; aux = enum reset_code */
     FRAME_JOURNAL, /* down: opaque to nginx, what it takes to resume; only with FEATURE_JOURNAL */
+    FRAME_TRAILER, /* down: pairs known only at the end (message.h, as HEAD), for nginx's log; always FIN */
     FRAME_TYPES
 };
 

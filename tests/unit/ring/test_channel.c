@@ -481,6 +481,15 @@ START_TEST(client_refuses_protocol_breaks)
         raw(&server, FRAME_DATA, 0, id, 0, 16);
         words = "more DATA than its credit";
         break;
+    case 10:
+        raw(&server, FRAME_TRAILER, FRAME_FIN, id, 0, 4);
+        words = "TRAILER before HEAD";
+        break;
+    case 11:
+        raw(&server, FRAME_HEAD, 0, id, 0, 4);
+        raw(&server, FRAME_TRAILER, 0, id, 0, 4);
+        words = "without the FIN";
+        break;
     }
     channel_publish(&server);
     enum channel_event e;
@@ -505,6 +514,29 @@ START_TEST(journal_needs_the_feature)
     ck_assert_int_eq(channel_next(&client, &f, &err), CHANNEL_FRAME);
     ck_assert_int_eq(f.type, FRAME_JOURNAL);
     ck_assert_uint_eq(f.len, 3);
+}
+END_TEST
+
+START_TEST(a_trailer_ends_the_stream)
+{
+    struct channel_stream *at_server, *s = pair_open(FRAME_FIN, &at_server);
+    struct message_head m = {.status = 200};
+    message_add_pair(m.pairs, &m.n_pairs, slice_of("x-n"), slice_of("7"));
+    ck_assert_int_eq(channel_send_trailer(&server, at_server, &m, &err), SEND_INVALID); /* before HEAD */
+    pair_head(at_server);
+    ck_assert_int_eq(channel_send_trailer(&server, at_server, &m, &err), SEND_DONE);
+    ck_assert(!channel_is_open(at_server));
+    channel_publish(&server);
+    ck_assert_int_eq(channel_next(&client, &f, &err), CHANNEL_FRAME);
+    ck_assert_int_eq(f.type, FRAME_HEAD);
+    ck_assert_int_eq(channel_next(&client, &f, &err), CHANNEL_FRAME);
+    ck_assert_int_eq(f.type, FRAME_TRAILER);
+    ck_assert_uint_eq(f.flags, FRAME_FIN);
+    ck_assert_int_eq(message_head_decode(f.payload, f.len, &m, &err), STATUS_OK);
+    ck_assert(slice_is(message_find(m.pairs, m.n_pairs, "x-n"), "7"));
+    channel_close(&client, s); /* no CANCEL: FIN has come */
+    channel_publish(&client);
+    ck_assert_int_eq(channel_next(&server, &f, &err), CHANNEL_NONE);
 }
 END_TEST
 
@@ -555,8 +587,9 @@ int main(void)
     tcase_add_test(tc, the_end_of_the_peer_is_seen_after_what_it_left);
     tcase_add_test(tc, a_full_socket_does_not_hold_us);
     tcase_add_loop_test(tc, server_refuses_protocol_breaks, 0, 15);
-    tcase_add_loop_test(tc, client_refuses_protocol_breaks, 0, 10);
+    tcase_add_loop_test(tc, client_refuses_protocol_breaks, 0, 12);
     tcase_add_test(tc, journal_needs_the_feature);
+    tcase_add_test(tc, a_trailer_ends_the_stream);
     tcase_add_test(tc, the_owner_can_break_it_too);
     tcase_add_test(tc, what_cannot_be_sent_says_so);
     tcase_add_checked_fixture(small, setup_small, pair_release);
