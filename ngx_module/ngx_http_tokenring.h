@@ -74,6 +74,9 @@ ngx_int_t ngx_http_tokenring_handler(ngx_http_request_t *r);
 /* u->process_header: HEAD into u->headers_in. */
 ngx_int_t ngx_http_tokenring_process_header(ngx_http_request_t *r);
 
+/* TRAILER into u->headers_in.trailers, where $tokenring_* and $upstream_trailer_* find it. */
+void ngx_http_tokenring_process_trailer(ngx_http_request_t *r, u_char *payload, size_t size);
+
 /* u->input_filter_init: how long the body is. */
 ngx_int_t ngx_http_tokenring_input_filter_init(void *data);
 

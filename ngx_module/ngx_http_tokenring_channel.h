@@ -86,6 +86,10 @@ struct ngx_http_tokenring_stream_s {
     size_t head_size;
     size_t head_unread; /* not yet given to upstream */
 
+    /* private copy of the TRAILER payload, or NULL */
+    u_char *trailer;
+    size_t trailer_size;
+
     /* response body: bytes [taken, received) of it are in buffer at offset pos */
     u_char *buffer;
     size_t pos;

@@ -2,6 +2,8 @@
  * and values were checked by message_head_decode, so that none can break out of its header line. */
 #include "ngx_http_tokenring_channel.h"
 
+static ngx_table_elt_t *ngx_http_tokenring_push(ngx_http_request_t *r, ngx_list_t *list,
+                                                struct message_pair *pair);
 static ngx_int_t ngx_http_tokenring_add_header(ngx_http_request_t *r, struct message_pair *pair);
 static ngx_uint_t ngx_http_tokenring_is_sse(ngx_http_upstream_t *u);
 
@@ -67,22 +69,16 @@ ngx_int_t ngx_http_tokenring_process_header(ngx_http_request_t *r)
     return NGX_OK;
 }
 
-static ngx_int_t ngx_http_tokenring_add_header(ngx_http_request_t *r, struct message_pair *pair)
+/* A pair as an element of the list, copied to r->pool; NULL if there is no memory. */
+static ngx_table_elt_t *ngx_http_tokenring_push(ngx_http_request_t *r, ngx_list_t *list,
+                                                struct message_pair *pair)
 {
     u_char *p;
-    ngx_int_t rc;
-    ngx_uint_t hash;
     ngx_table_elt_t *h;
-    ngx_http_upstream_t *u;
-    ngx_http_upstream_header_t *hh;
-    ngx_http_upstream_main_conf_t *umcf;
 
-    u = r->upstream;
-    umcf = ngx_http_get_module_main_conf(r, ngx_http_upstream_module);
-
-    h = ngx_list_push(&u->headers_in.headers);
+    h = ngx_list_push(list);
     if (h == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
 
     h->hash = 0;
@@ -90,12 +86,12 @@ static ngx_int_t ngx_http_tokenring_add_header(ngx_http_request_t *r, struct mes
     h->next = NULL;
 #endif
 
-    /* names come in lower case: the key is its own lowcase_key */
-
     p = ngx_pnalloc(r->pool, pair->name.len + 1 + pair->value.len + 1);
     if (p == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
+
+    /* names come in lower case: the key is its own lowcase_key */
 
     h->key.len = pair->name.len;
     h->key.data = p;
@@ -110,22 +106,52 @@ static ngx_int_t ngx_http_tokenring_add_header(ngx_http_request_t *r, struct mes
     p = ngx_cpymem(p, pair->value.ptr, pair->value.len);
     *p = '\0';
 
-    hash = ngx_hash_key(h->key.data, h->key.len);
-    h->hash = hash;
-
-    hh = ngx_hash_find(&umcf->headers_in_hash, hash, h->lowcase_key, h->key.len);
-
-    if (hh) {
-        rc = hh->handler(r, h, hh->offset);
-        if (rc != NGX_OK) {
-            return rc;
-        }
-    }
+    h->hash = ngx_hash_key(h->key.data, h->key.len);
 
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0, "http tokenring header: \"%V: %V\"",
                    &h->key, &h->value);
 
-    return NGX_OK;
+    return h;
+}
+
+static ngx_int_t ngx_http_tokenring_add_header(ngx_http_request_t *r, struct message_pair *pair)
+{
+    ngx_table_elt_t *h;
+    ngx_http_upstream_t *u;
+    ngx_http_upstream_header_t *hh;
+    ngx_http_upstream_main_conf_t *umcf;
+
+    u = r->upstream;
+    umcf = ngx_http_get_module_main_conf(r, ngx_http_upstream_module);
+
+    h = ngx_http_tokenring_push(r, &u->headers_in.headers, pair);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    hh = ngx_hash_find(&umcf->headers_in_hash, h->hash, h->lowcase_key, h->key.len);
+
+    return hh ? hh->handler(r, h, hh->offset) : NGX_OK;
+}
+
+void ngx_http_tokenring_process_trailer(ngx_http_request_t *r, u_char *payload, size_t size)
+{
+    uint32_t i;
+    struct error err;
+    struct message_head trailer;
+
+    if (message_head_decode(payload, size, &trailer, &err) != STATUS_OK) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "upstream sent invalid trailer: %s",
+                      err.text);
+        return;
+    }
+
+    for (i = 0; i < trailer.n_pairs; i++) {
+        if (ngx_http_tokenring_push(r, &r->upstream->headers_in.trailers, &trailer.pairs[i]) ==
+            NULL) {
+            return;
+        }
+    }
 }
 
 static ngx_uint_t ngx_http_tokenring_is_sse(ngx_http_upstream_t *u)

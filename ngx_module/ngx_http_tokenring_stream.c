@@ -233,6 +233,16 @@ ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
         }
         break;
 
+    case FRAME_TRAILER:
+        st->trailer = ngx_pnalloc(st->request->pool, frame->len);
+        if (st->trailer) {
+            ngx_memcpy(st->trailer, frame->payload, frame->len);
+            st->trailer_size = frame->len;
+        }
+
+        st->event_end = st->received;
+        break;
+
     case FRAME_RESET:
         ngx_http_tokenring_stream_lose(st, "the worker gave the request up");
         return NGX_OK;
@@ -387,6 +397,11 @@ ssize_t ngx_http_tokenring_stream_recv(ngx_connection_t *c, u_char *buf, size_t 
     }
 
     if (st->fin) {
+        if (st->trailer) {
+            ngx_http_tokenring_process_trailer(st->request, st->trailer, st->trailer_size);
+            st->trailer = NULL;
+        }
+
         rev->ready = 0;
         rev->eof = 1;
         return 0;

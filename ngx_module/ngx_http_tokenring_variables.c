@@ -13,8 +13,8 @@ static ngx_int_t ngx_http_tokenring_result_variable(ngx_http_request_t *r,
 
 static ngx_str_t ngx_http_tokenring_results[] = {
     ngx_string("x-tokenring-prompt-tokens"),     ngx_string("x-tokenring-cached-tokens"),
-    ngx_string("x-tokenring-completion-tokens"), ngx_string("x-tokenring-queue-time"),
-    ngx_string("x-tokenring-ttft"),              ngx_string("x-tokenring-finish-reason")};
+    ngx_string("x-tokenring-completion-tokens"), ngx_string("x-tokenring-queue-ms"),
+    ngx_string("x-tokenring-ttft-ms"),              ngx_string("x-tokenring-finish")};
 
 static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 
@@ -29,10 +29,10 @@ static ngx_http_variable_t ngx_http_tokenring_vars[] = {
     {ngx_string("tokenring_completion_tokens"), NULL, ngx_http_tokenring_result_variable,
      (uintptr_t)&ngx_http_tokenring_results[2], NGX_HTTP_VAR_NOCACHEABLE, 0},
 
-    {ngx_string("tokenring_queue_time"), NULL, ngx_http_tokenring_result_variable,
+    {ngx_string("tokenring_queue_ms"), NULL, ngx_http_tokenring_result_variable,
      (uintptr_t)&ngx_http_tokenring_results[3], NGX_HTTP_VAR_NOCACHEABLE, 0},
 
-    {ngx_string("tokenring_ttft"), NULL, ngx_http_tokenring_result_variable,
+    {ngx_string("tokenring_ttft_ms"), NULL, ngx_http_tokenring_result_variable,
      (uintptr_t)&ngx_http_tokenring_results[4], NGX_HTTP_VAR_NOCACHEABLE, 0},
 
     {ngx_string("tokenring_finish_reason"), NULL, ngx_http_tokenring_result_variable,

@@ -65,7 +65,7 @@ struct answer {
     unsigned out_flags; /* with the last byte of out */
     uint64_t due;       /* ms; next event */
     long n, i, gap, size, blob_left;
-    bool length, finished;
+    bool length, finished, trailer;
     const char *then; /* what to do after the last event: "fin", "stall", "die", "reset" */
 };
 
@@ -282,6 +282,15 @@ static bool send_out(struct answer *a)
     return true;
 }
 
+static void send_trailer(struct answer *a)
+{
+    struct message_head m = {.status = 200};
+    struct error err;
+    message_add_pair(m.pairs, &m.n_pairs, slice_of("x-tokenring-completion-tokens"), slice_of("77"));
+    message_add_pair(m.pairs, &m.n_pairs, slice_of("x-tokenring-finish"), slice_of("length"));
+    a->finished = channel_send_trailer(&a->peer->ring, a->stream, &m, &err) == SEND_DONE;
+}
+
 static void finish(struct answer *a)
 {
     if (strcmp(a->then, "die") == 0) {
@@ -303,7 +312,11 @@ static void finish(struct answer *a)
     } else {
         if (a->kind == KIND_EVENTS)
             buffer_add_text(&a->out, "data: [DONE]\n\n");
-        a->out_flags = FRAME_FIN | (a->kind == KIND_EVENTS ? FRAME_EVENT_END : 0u);
+        a->trailer = number(a, "mark", 0) != 0;
+        if (a->trailer)
+            a->out_flags = FRAME_EVENT_END;
+        else
+            a->out_flags = FRAME_FIN | (a->kind == KIND_EVENTS ? FRAME_EVENT_END : 0u);
     }
 }
 
@@ -380,6 +393,10 @@ static void answer_go(struct answer *a)
             return;
         if (!send_out(a) || a->finished)
             return;
+        if (a->trailer) {
+            send_trailer(a);
+            return;
+        }
         if (a->kind == KIND_EVENTS) {
             if (a->due > now_ms())
                 return;
