@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/api/utf8.h"
 #include "core/base/xalloc.h"
+#include "core/text/utf8.h"
 
 /* One run of the parser. The stack holds the open containers' node numbers. */
 struct reader {
@@ -145,9 +145,11 @@ static const char *scan_string(struct reader *r, uint32_t *start, uint32_t *len,
         } else if (c < 0x20) {
             return c == 0 ? "a NUL byte in a string"
                           : "a control character in a string must be escaped";
+        } else if (c < 0x80) {
+            r->p++;
         } else {
-            size_t n = utf8_sequence(r->p, (size_t)(r->end - r->p));
-            if (n == 0)
+            size_t n;
+            if (utf8_step((const char *)r->p, (size_t)(r->end - r->p), &n) != UTF8_CHARACTER)
                 return "a string is not valid UTF-8";
             r->p += n;
         }
@@ -336,25 +338,6 @@ void json_release(struct json *j)
     *j = (struct json){0};
 }
 
-static void add_utf8(struct buffer *out, unsigned c)
-{
-    if (c < 0x80) {
-        buffer_add_byte(out, (char)c);
-    } else if (c < 0x800) {
-        buffer_add_byte(out, (char)(0xc0 | c >> 6));
-        buffer_add_byte(out, (char)(0x80 | (c & 63)));
-    } else if (c < 0x10000) {
-        buffer_add_byte(out, (char)(0xe0 | c >> 12));
-        buffer_add_byte(out, (char)(0x80 | (c >> 6 & 63)));
-        buffer_add_byte(out, (char)(0x80 | (c & 63)));
-    } else {
-        buffer_add_byte(out, (char)(0xf0 | c >> 18));
-        buffer_add_byte(out, (char)(0x80 | (c >> 12 & 63)));
-        buffer_add_byte(out, (char)(0x80 | (c >> 6 & 63)));
-        buffer_add_byte(out, (char)(0x80 | (c & 63)));
-    }
-}
-
 /* Resolves the escapes of a string that the parser has accepted. */
 static bool unescape(const char *p, size_t len, bool escaped, struct buffer *out)
 {
@@ -392,7 +375,8 @@ static bool unescape(const char *p, size_t len, bool escaped, struct buffer *out
                 p += 6;
             }
             clean = clean && c != 0;
-            add_utf8(out, c);
+            char bytes[4];
+            buffer_add(out, bytes, utf8_put(c, bytes));
             break;
         }
         default:

@@ -4,59 +4,67 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/api/utf8.h"
+#include "core/text/utf8.h"
 
 /* Bytes at p that stand for themselves inside a JSON string. */
-static size_t plain_run(const unsigned char *p, const unsigned char *end)
+static size_t plain_run(const char *p, const char *end)
 {
-    const unsigned char *q = p;
+    const char *q = p;
+    size_t n;
     while (q < end) {
-        if (*q < 0x80) {
-            if (*q < 0x20 || *q == '"' || *q == '\\' || *q == 0x7f)
-                break;
-            q++;
-            continue;
-        }
-        size_t n = utf8_sequence(q, (size_t)(end - q));
-        if (n == 0)
+        unsigned char c = (unsigned char)*q;
+        if (c < 0x20 || c == '"' || c == '\\' || c == 0x7f)
             break;
-        q += n;
+        if (c < 0x80)
+            q++;
+        else if (utf8_step(q, (size_t)(end - q), &n) == UTF8_CHARACTER)
+            q += n;
+        else
+            break;
     }
     return (size_t)(q - p);
 }
 
+/* Writes what stands at p and cannot stand for itself; returns its length. */
+static size_t add_special(struct buffer *out, const char *p, const char *end)
+{
+    size_t n = 1;
+    switch (*p) {
+    case '"':
+        buffer_add_text(out, "\\\"");
+        break;
+    case '\\':
+        buffer_add_text(out, "\\\\");
+        break;
+    case '\n':
+        buffer_add_text(out, "\\n");
+        break;
+    case '\r':
+        buffer_add_text(out, "\\r");
+        break;
+    case '\t':
+        buffer_add_text(out, "\\t");
+        break;
+    default:
+        if ((unsigned char)*p < 0x80) {
+            buffer_printf(out, "\\u%04x", (unsigned char)*p);
+        } else {
+            utf8_step(p, (size_t)(end - p), &n);
+            buffer_add_text(out, "\xef\xbf\xbd");
+        }
+    }
+    return n;
+}
+
 void json_add_escaped(struct buffer *out, struct slice text)
 {
-    const unsigned char *p = (const unsigned char *)text.ptr, *end = p + text.len;
+    const char *p = text.ptr, *end = p + text.len;
     while (p < end) {
         size_t run = plain_run(p, end);
         buffer_add(out, p, run);
         p += run;
-        if (p == end)
-            break;
-        switch (*p) {
-        case '"':
-            buffer_add_text(out, "\\\"");
-            break;
-        case '\\':
-            buffer_add_text(out, "\\\\");
-            break;
-        case '\n':
-            buffer_add_text(out, "\\n");
-            break;
-        case '\r':
-            buffer_add_text(out, "\\r");
-            break;
-        case '\t':
-            buffer_add_text(out, "\\t");
-            break;
-        default:
-            if (*p < 0x80)
-                buffer_printf(out, "\\u%04x", *p);
-            else
-                buffer_add_text(out, "\xef\xbf\xbd");
-        }
-        p++;
+        if (p < end)
+            p += add_special(out, p, end);
     }
 }
 

@@ -2,8 +2,8 @@
 
 #include "core/api/api.h"
 #include "core/api/json_write.h"
-#include "core/api/utf8.h"
 #include "core/text/tokenizer.h"
+#include "core/text/utf8.h"
 
 static size_t record_size(const struct api_reply *r)
 {
@@ -57,10 +57,7 @@ static void add_token_text(const struct api_reply *r, uint32_t token, struct buf
 {
     struct slice piece = tokenizer_piece(r->ctx->tokenizer, token);
     const unsigned char *p = (const unsigned char *)piece.ptr;
-    size_t good = 0, n;
-    while (good < piece.len && (n = utf8_sequence(p + good, piece.len - good)) > 0)
-        good += n;
-    if (good == piece.len) {
+    if (utf8_valid(piece.ptr, piece.len) == piece.len) {
         json_add_string(out, piece);
         return;
     }

@@ -1,7 +1,7 @@
 /* fuzz_json.c: request bodies through api_parse, both endpoints, and what was accepted through a reply.
  * The first byte of an input chooses the endpoint and the context; the rest is the body.
  *
- * sources: core/api/fields.c core/api/info.c core/api/json_read.c core/api/json_write.c core/api/logprobs.c core/api/prompt.c core/api/refuse.c core/api/reply.c core/api/request.c core/base/buffer.c core/base/check.c core/base/status.c core/base/xalloc.c tests/unit/api/fake_tokenizer.c
+ * sources: core/api/fields.c core/api/info.c core/api/json_read.c core/api/json_write.c core/api/logprobs.c core/api/prompt.c core/api/refuse.c core/api/reply.c core/api/request.c core/base/buffer.c core/base/check.c core/base/status.c core/base/xalloc.c core/text/utf8.c tests/unit/api/fake_tokenizer.c
  * covers: core/api/request.c core/api/prompt.c core/api/refuse.c core/api/fields.c core/api/json_read.c
  */
 #include "core/api/json_read.h"
