@@ -33,9 +33,10 @@ static void encode_short(const struct vocab *v, struct slice word, struct token_
 {
     uint32_t ids[SHORT_WORD];
     const struct vocab_merge *merge[SHORT_WORD];
-    size_t n = word.len;
-    for (size_t i = 0; i < n; i++)
-        ids[i] = vocab_byte(v, (uint8_t)word.ptr[i]);
+    size_t n = 0;
+    for (size_t i = 0; i < word.len; i++)
+        if ((ids[n] = vocab_byte(v, (uint8_t)word.ptr[i])) != TOKEN_NONE)
+            n++;
     for (size_t i = 0; i + 1 < n; i++)
         merge[i] = vocab_merge(v, ids[i], ids[i + 1]);
     while (n > 1) {
@@ -74,15 +75,22 @@ static void encode_long(struct bpe *b, const struct vocab *v, struct slice word,
                         struct token_list *out)
 {
     struct merge_candidate c;
-    uint32_t n = (uint32_t)word.len;
-    if (b->cap < n) {
-        b->cap = n;
-        b->symbols = xreallocarray(b->symbols, n, sizeof(*b->symbols));
+    uint32_t n = 0;
+    if (b->cap < word.len) {
+        b->cap = word.len;
+        b->symbols = xreallocarray(b->symbols, b->cap, sizeof(*b->symbols));
     }
-    for (uint32_t i = 0; i < n; i++)
-        b->symbols[i] =
-            (struct bpe_symbol){vocab_byte(v, (uint8_t)word.ptr[i]), i == 0 ? TOKEN_NONE : i - 1,
-                                i + 1 == n ? TOKEN_NONE : i + 1};
+    for (size_t i = 0; i < word.len; i++) {
+        uint32_t id = vocab_byte(v, (uint8_t)word.ptr[i]);
+        if (id != TOKEN_NONE) {
+            b->symbols[n] =
+                (struct bpe_symbol){id, n - 1, n + 1}; /* before the first: TOKEN_NONE */
+            n++;
+        }
+    }
+    if (n == 0)
+        return;
+    b->symbols[n - 1].next = TOKEN_NONE;
     for (uint32_t i = 0; i + 1 < n; i++)
         push(b, v, i, i + 1);
     while (merge_heap_pop(&b->heap, &c)) {

@@ -226,7 +226,7 @@ static enum status load_symbols(struct loader *l, const struct gguf_array *merge
 {
     struct vocab *v = l->v;
     enum status status = STATUS_OK;
-    text_table_init(&v->symbols, (size_t)v->n + 256);
+    text_table_init(&v->symbols, v->n);
     v->n_symbols = v->n;
     for (uint32_t i = 0; i < v->n; i++) {
         unsigned kind = v->tokens[i].kind;
@@ -235,19 +235,18 @@ static enum status load_symbols(struct loader *l, const struct gguf_array *merge
         if (plain && v->tokens[i].text.len != 0)
             text_table_set(&v->symbols, v->tokens[i].text, i);
     }
+    if (v->model == VOCAB_BPE)
+        status = load_merges(l, merges);
     for (unsigned byte = 0; byte < 256; byte++) {
         char text[8];
         if (v->model == VOCAB_BPE) {
-            size_t len = byte_map_put((uint8_t)byte, text);
-            v->bytes[byte] = intern(l, slice_make(text, len));
+            v->bytes[byte] = vocab_symbol(v, slice_make(text, byte_map_put((uint8_t)byte, text)));
         } else {
             snprintf(text, sizeof(text), "<0x%02X>", byte);
             uint32_t id = vocab_find(v, slice_of(text));
             v->bytes[byte] = id != TOKEN_NONE && v->tokens[id].kind == TOKEN_BYTE ? id : TOKEN_NONE;
         }
     }
-    if (v->model == VOCAB_BPE)
-        status = load_merges(l, merges);
     for (uint32_t i = 0; i < v->n_symbols; i++) {
         size_t len = (i < v->n ? v->tokens[i] : v->extra[i - v->n]).text.len;
         if (len > v->longest)
@@ -270,19 +269,38 @@ static enum status load_id(struct loader *l, const char *key, uint32_t fallback,
     return STATUS_OK;
 }
 
-/* Marks a token that is known by its text. What a file gives as another kind is made a control
- * token, as otherwise a user could write it. */
-static uint32_t known_text(struct vocab *v, struct slice text)
+/* Whether merges form this text, so that it is a word like any other ("</s>" in vocabularies that learned HTML). */
+static bool formed_by_merges(const struct gguf_array *merges, struct slice text)
 {
-    uint32_t id = vocab_find(v, text);
-    if (id != TOKEN_NONE)
-        v->tokens[id].kind = TOKEN_CONTROL;
+    size_t at = 0;
+    for (uint64_t i = 0; i < merges->count; i++) {
+        struct slice m = gguf_array_string(merges, &at);
+        const char *space = m.len == text.len + 1 ? memchr(m.ptr + 1, ' ', m.len - 1) : NULL;
+        size_t left = space != NULL ? (size_t)(space - m.ptr) : 0;
+        if (space != NULL && memcmp(m.ptr, text.ptr, left) == 0 &&
+            memcmp(space + 1, text.ptr + left, text.len - left) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The token that is a marker known by its text, or TOKEN_NONE. Where a file gives it another kind it is made a control
+ * token, as otherwise a user could write it; but not if it is a word that merging makes of plain text. */
+static uint32_t known_text(struct loader *l, const struct gguf_array *merges, struct slice text)
+{
+    uint32_t id = vocab_find(l->v, text);
+    if (id == TOKEN_NONE)
+        return id;
+    struct vocab_token *t = &l->v->tokens[id];
+    if (t->kind == TOKEN_NORMAL && (l->v->model == VOCAB_SPM || formed_by_merges(merges, text)))
+        return TOKEN_NONE;
+    t->kind = TOKEN_CONTROL;
     return id;
 }
 
 /* The tokens that end a generation: named by keys, or known by their text (the list is
  * llama.cpp's). */
-static enum status load_ends(struct loader *l)
+static enum status load_ends(struct loader *l, const struct gguf_array *merges)
 {
     static const char *const keys[] = {
         "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.eot_token_id",
@@ -300,9 +318,9 @@ static enum status load_ends(struct loader *l)
         "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|> ";
     struct vocab *v = l->v;
     uint32_t id;
-    known_text(v, slice_of("<|im_start|>"));
+    known_text(l, merges, slice_of("<|im_start|>"));
     for (const char *at = texts, *end; (end = strchr(at, ' ')) != NULL; at = end + 1)
-        if ((id = known_text(v, slice_make(at, (size_t)(end - at)))) != TOKEN_NONE)
+        if ((id = known_text(l, merges, slice_make(at, (size_t)(end - at)))) != TOKEN_NONE)
             v->tokens[id].eog = true;
     /* Where these exist, another token is only a part of the format and not its end. */
     if ((id = vocab_find(v, slice_of("<|end|>"))) != TOKEN_NONE &&
@@ -324,7 +342,7 @@ static enum status load_ends(struct loader *l)
     return STATUS_OK;
 }
 
-static enum status load_ids(struct loader *l)
+static enum status load_ids(struct loader *l, const struct gguf_array *merges)
 {
     struct vocab *v = l->v;
     bool spm = v->model == VOCAB_SPM;
@@ -346,7 +364,7 @@ static enum status load_ids(struct loader *l)
     if (v->add_bos && v->bos == TOKEN_NONE && gguf_has(l->g, "tokenizer.ggml.add_bos_token"))
         return bad(l, "tokenizer.ggml.add_bos_token", "is true, but there is no bos_token_id");
     v->add_bos = v->add_bos && v->bos != TOKEN_NONE;
-    return load_ends(l);
+    return load_ends(l, merges);
 }
 
 static enum status load(struct loader *l)
@@ -374,13 +392,11 @@ static enum status load(struct loader *l)
     if (v->model == VOCAB_SPM)
         merges.count = 0;
     v->n = (uint32_t)texts.count;
-    /* Texts and bytes of tokens, of what merges name (left, right, both together), and of 256
-     * single bytes. */
-    v->texts =
-        xmalloc(text_bytes(&texts) * 2 + (merges.count != 0 ? text_bytes(&merges) * 4 : 0) + 2048);
+    /* Texts and bytes of tokens and of what merges name (left, right, both together). */
+    v->texts = xmalloc(text_bytes(&texts) * 2 + (merges.count != 0 ? text_bytes(&merges) * 4 : 0));
     enum status status = load_tokens(l, &texts);
     if (status == STATUS_OK)
-        status = load_ids(l);
+        status = load_ids(l, &merges);
     return status == STATUS_OK ? load_symbols(l, &merges) : status;
 }
 

@@ -60,7 +60,7 @@ uint32_t vocab_find(const struct vocab *v, struct slice text);
  * token's text, spelled out by a user, never becomes that token), or a text that only merges know.
  */
 uint32_t vocab_symbol(const struct vocab *v, struct slice text);
-/* What one byte of text begins as: BPE: its symbol; SPM: its byte-fallback token or TOKEN_NONE. */
+/* What one byte of text begins as: BPE: its symbol; SPM: its byte-fallback token. TOKEN_NONE if there is none. */
 uint32_t vocab_byte(const struct vocab *v, uint8_t byte);
 /* The merge of two adjacent symbols, or NULL. BPE only. */
 const struct vocab_merge *vocab_merge(const struct vocab *v, uint32_t left, uint32_t right);
