@@ -45,7 +45,7 @@ bool arena_claim(struct arena *arena, struct arena_client *client);
 uint32_t arena_collect(struct arena *arena, struct arena_client *client, void **base);
 /* Gives an OWNED slab (not poisoned) back through the helper. */
 void arena_return(struct arena *arena, uint32_t slab);
-/* Waits until the helper has nothing to do. */
+/* Waits until the helper has nothing to do (for pages_free and arena_free). */
 void arena_settle(struct arena *arena);
 
 #endif

@@ -153,6 +153,7 @@ void pages_free(struct pages *p)
             give_back(p, i);
     STORE(p->reserved, 0);
     account(p, 0, 0);
+    arena_settle(p->arena);
     arena_detach(p->arena, &p->client);
     free(p->slabs);
     free(p);

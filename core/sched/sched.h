@@ -4,8 +4,8 @@
  *      sched_submit, cancel, pause, drain  --SPSC-->  admit, plan a step, run it, sample
  *      sched_next_event                    <--SPSC--  STARTED, TOKEN..., then exactly one DONE or FAILED
  *
- * A generation is submitted once and ends with exactly one DONE or FAILED event, also when it is cancelled, when
- * it is drained and when the scheduler is stopped. Events of one generation come in order; those of one step are
+ * A generation is submitted once and ends with exactly one DONE or FAILED event, also when it is cancelled or
+ * the scheduler is stopped. Events of one generation come in order; those of one step are
  * published together with at most one write to the event descriptor, and none while the loop is awake.
  *
  * Life of a sequence (sequence.h):
@@ -45,10 +45,10 @@ struct stats_writer;
 #define SCHED_REST UINT32_MAX /* max_tokens: the rest of the context */
 
 struct sched_options {
-    uint32_t context;       /* positions a sequence may have; at most the engine's */
-    uint32_t prefill_chunk; /* prompt tokens a step at most */
+    uint32_t context;       /* positions a sequence may have; 0: the engine's, which is the most */
+    uint32_t prefill_chunk; /* prompt tokens a step at most; 0: as many as the engine takes */
     uint32_t max_queue;     /* generations that may wait */
-    uint32_t max_running;   /* generations that may run at once */
+    uint32_t max_running;   /* generations that may run at once; 0: 64 */
     uint32_t reserve_tokens; /* positions promised ahead to a generation without max_tokens; 0: 256 */
     int nice;               /* > 0: the thread runs as SCHED_BATCH with that niceness */
     bool trace_logits;      /* hash the row of every token made (CONTRACTS: logits hash) */
@@ -121,7 +121,7 @@ struct sched_event {
  * alone from now on. */
 enum status sched_create(const struct sched_engine *engine, struct pages *pool, struct stats_writer *stats,
                          const struct sched_options *options, struct sched **sched, struct error *err);
-/* Ends every generation (FAILED, STATUS_DRAINING), joins the thread and frees everything; unread events are lost. */
+/* Joins the thread and frees everything. Generations that still live and events not yet read are lost. */
 void sched_free(struct sched *s);
 
 /* Hands a generation over. Errors, all at once and without side effects:

@@ -1,0 +1,141 @@
+#include "core/sched/batch.h"
+
+#include <stdlib.h>
+
+#include "core/base/check.h"
+#include "core/base/xalloc.h"
+
+void batch_init(struct batch *b, uint32_t max_tokens, uint32_t max_members)
+{
+    *b = (struct batch){.max_tokens = max_tokens, .max_members = max_members};
+    b->tokens = xcalloc(max_tokens, sizeof(*b->tokens));
+    b->sequences = xcalloc(max_members, sizeof(*b->sequences));
+    b->members = xcalloc(max_members, sizeof(*b->members));
+    b->rows = xcalloc(max_members, sizeof(*b->rows));
+}
+
+void batch_release(struct batch *b)
+{
+    free(b->tokens);
+    free(b->sequences);
+    free(b->members);
+    free(b->rows);
+}
+
+uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_decodes)
+{
+    if (n_decodes == 0 || p->decode_ns == 0 || p->prefill_ns == 0)
+        return n_decodes == 0 || prefill_chunk < PACE_CHUNK_MIN ? prefill_chunk : PACE_CHUNK_MIN;
+    double fits = (PACE_STRETCH - 1) * p->decode_ns / p->prefill_ns;
+    if (fits >= prefill_chunk)
+        return prefill_chunk;
+    uint32_t budget = (uint32_t)fits / PACE_CHUNK_MIN * PACE_CHUNK_MIN;
+    budget = budget < PACE_CHUNK_MIN ? PACE_CHUNK_MIN : budget;
+    return budget < prefill_chunk ? budget : prefill_chunk;
+}
+
+static void average(double *value, double sample)
+{
+    *value = *value == 0 ? sample : *value + (sample - *value) / 8;
+}
+
+void pace_learn(struct pace *p, const struct batch *b, uint64_t ns)
+{
+    if (b->n_prefill == 0)
+        average(&p->decode_ns, (double)ns);
+    else if (b->n_prefill >= PACE_CHUNK_MIN && (b->n_decodes == 0 || (double)ns > p->decode_ns))
+        average(&p->prefill_ns, ((double)ns - (b->n_decodes > 0 ? p->decode_ns : 0)) / b->n_prefill);
+}
+
+/* Appends the next count tokens of s, whose positions are writable. */
+static void add_member(struct batch *b, struct sequence *s, uint32_t count)
+{
+    struct batch_member *m = &b->members[b->n_members];
+    *m = (struct batch_member){s, count, s->n_seen + count == sequence_tokens(s)};
+    b->sequences[b->n_members] = (struct step_sequence){.pages = s->table.ids, .n_pages = s->table.n_pages};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t position = s->n_seen + i;
+        b->tokens[b->n_tokens++] = (struct step_token){.token = s->tokens[position], .position = position,
+                                                       .sequence = b->n_members};
+    }
+    b->tokens[b->n_tokens - 1].logits = m->draws;
+    if (m->draws)
+        b->rows[b->n_rows++] = m;
+    b->n_members++;
+}
+
+/* Makes the next position of a decoding sequence writable, preempting the youngest running sequence as long as the
+ * pool can promise no more, in the end s itself. False if s does not take part in this step. */
+static bool extend_decode(struct batch *b, struct sequence *s, struct queue *running, struct queue *waiting,
+                          struct pages *pool, uint32_t ahead, uint32_t *preempted)
+{
+    for (;;) {
+        enum status status = sequence_extend(s, pool, 1, ahead);
+        if (status != STATUS_NO_MEMORY) {
+            b->waits |= status == STATUS_LOADING;
+            return status == STATUS_OK;
+        }
+        struct sequence *victim = queue_last(running);
+        queue_remove(running, victim);
+        sequence_preempt(victim, pool);
+        queue_add(waiting, victim);
+        ++*preempted;
+        if (victim == s)
+            return false;
+    }
+}
+
+/* The walk goes from old to young and victims are young, so no member of the batch is ever preempted; what lies ahead
+ * of the walk may vanish, hence it goes on from the predecessor. */
+static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queue *waiting, struct pages *pool,
+                             uint32_t ahead)
+{
+    uint32_t preempted = 0;
+    for (struct list *it = running->list.next, *next; it != &running->list; it = next) {
+        struct sequence *s = queue_entry(it);
+        struct list *before = it->prev;
+        if (s->state == SEQUENCE_DECODE && !s->paused &&
+            extend_decode(b, s, running, waiting, pool, ahead, &preempted)) {
+            add_member(b, s, 1);
+            b->n_decodes++;
+        }
+        next = before->next == it ? it->next : before->next;
+    }
+    return preempted;
+}
+
+/* A prefilling sequence was promised all the pages of its tokens when it was admitted. */
+static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool, uint32_t budget)
+{
+    queue_each(it, tmp, running)
+    {
+        struct sequence *s = queue_entry(it);
+        if (s->state != SEQUENCE_PREFILL || s->paused)
+            continue;
+        uint32_t room = b->max_tokens - b->n_tokens;
+        uint32_t count = sequence_tokens(s) - s->n_seen;
+        budget = budget < room ? budget : room;
+        count = count < budget ? count : budget;
+        if (count == 0)
+            return;
+        enum status status = sequence_extend(s, pool, count, 0);
+        check(status != STATUS_NO_MEMORY);
+        if (status == STATUS_OK) {
+            add_member(b, s, count);
+            b->n_prefill += count;
+            budget -= count;
+        } else {
+            b->waits = true;
+        }
+    }
+}
+
+uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting, struct pages *pool,
+                    const struct pace *pace, uint32_t prefill_chunk, uint32_t ahead)
+{
+    b->n_tokens = b->n_members = b->n_rows = b->n_decodes = b->n_prefill = 0;
+    b->waits = false;
+    uint32_t preempted = plan_decodes(b, running, waiting, pool, ahead);
+    plan_prefill(b, running, pool, pace_budget(pace, prefill_chunk, b->n_decodes));
+    return preempted;
+}

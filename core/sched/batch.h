@@ -1,0 +1,58 @@
+/* batch.h: what runs in a step.
+ *
+ *      tokens   | a | b | d | c c c c c c c c c | e e e |
+ *                 decodes, one token each   prefill chunks, oldest sequence first
+ *      rows       0   1   2                 3     -        logits rows of the tokens that want one
+ *
+ * Decodes always run, all of them. The prompt tokens of a step are bounded by prefill_chunk, and, while others decode, by
+ * what measured steps say keeps a step within PACE_STRETCH times a step of decodes alone. */
+#ifndef SCHED_BATCH_H
+#define SCHED_BATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/model/model.h"
+#include "core/sched/queue.h"
+#include "core/sched/sequence.h"
+
+#define PACE_STRETCH 3u    /* longest mixed step, in steps of decodes alone */
+#define PACE_CHUNK_MIN 16u /* prompt tokens a mixed step may always have (a tile of the kernels) */
+
+/* What steps cost on this machine, as running averages; 0 = not measured yet. */
+struct pace {
+    double decode_ns;       /* a step of decodes alone */
+    double prefill_ns;      /* a prompt token in a step's time, beyond the decodes */
+};
+
+struct batch_member {
+    struct sequence *sequence;
+    uint32_t count;  /* tokens in this step */
+    bool draws;      /* its last token's row of logits gives a token */
+};
+
+struct batch {
+    struct step_token *tokens;
+    struct step_sequence *sequences; /* parallel to members */
+    struct batch_member *members;
+    struct batch_member **rows;      /* the member that draws from a row */
+    uint32_t n_tokens, n_members, n_rows;
+    uint32_t n_decodes, n_prefill;   /* tokens of each kind */
+    bool waits;                      /* somebody was left out because a page is not populated yet */
+    uint32_t max_tokens, max_members;
+};
+
+void batch_init(struct batch *b, uint32_t max_tokens, uint32_t max_members);
+void batch_release(struct batch *b);
+
+/* Prompt tokens that a step with this many decodes may have. */
+uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_decodes);
+/* Learns from a step that took ns. */
+void pace_learn(struct pace *p, const struct batch *b, uint64_t ns);
+
+/* Plans the next step over the running sequences and makes its positions writable. Where the pool can promise no
+ * more, sequences are preempted, youngest first: they leave `running` for `waiting`; returns how many. */
+uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting, struct pages *pool,
+                    const struct pace *pace, uint32_t prefill_chunk, uint32_t ahead);
+
+#endif

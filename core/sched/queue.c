@@ -1,0 +1,35 @@
+#include "core/sched/queue.h"
+
+#include "core/base/check.h"
+
+void queue_init(struct queue *q)
+{
+    list_init(&q->list);
+    q->count = 0;
+}
+
+void queue_add(struct queue *q, struct sequence *s)
+{
+    struct list *at = &q->list;
+    while (at->prev != &q->list && queue_entry(at->prev)->serial > s->serial)
+        at = at->prev;
+    list_insert(at, &s->node);
+    q->count++;
+}
+
+void queue_remove(struct queue *q, struct sequence *s)
+{
+    check(q->count > 0);
+    list_remove(&s->node);
+    q->count--;
+}
+
+struct sequence *queue_first(const struct queue *q)
+{
+    return list_empty(&q->list) ? NULL : queue_entry(q->list.next);
+}
+
+struct sequence *queue_last(const struct queue *q)
+{
+    return list_empty(&q->list) ? NULL : queue_entry(q->list.prev);
+}

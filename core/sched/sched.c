@@ -1,0 +1,217 @@
+#define _GNU_SOURCE
+#include "core/sched/sched.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/check.h"
+#include "core/base/xalloc.h"
+#include "core/sched/sched_priv.h"
+#include "core/stats/writer.h"
+
+#define RESERVE_TOKENS 256u
+#define MAX_RUNNING 64u
+#define RETRY_MAX 60u /* seconds */
+
+static void wake_for_pages(void *data)
+{
+    struct sched *s = data;
+    atomic_store(&s->pages_came, true);
+    doorbell_ring(&s->bell);
+}
+
+static void send(struct sched *s, struct command command)
+{
+    struct command *c = xmalloc(sizeof(*c));
+    *c = command;
+    mailbox_send(&s->commands, &c->letter);
+    doorbell_ring(&s->bell);
+}
+
+static void release(struct sched *s)
+{
+    pages_set_wake(s->pool, NULL, NULL);
+    doorbell_release(&s->bell);
+    doorbell_release(&s->event_bell);
+    spsc_release(&s->events);
+    map_release(&s->by_id);
+    batch_release(&s->batch);
+    drawer_release(&s->drawer);
+    free(s->logits);
+    free(s->eog);
+    free(s);
+}
+
+/* Brings the options within what the engine can do. */
+static void set_options(struct sched *s, const struct sched_options *options)
+{
+    struct sched_options *o = &s->options;
+    *o = *options;
+    uint32_t most = s->engine.max_tokens;
+    o->context = o->context == 0 || o->context > s->engine.context ? s->engine.context : o->context;
+    o->prefill_chunk = o->prefill_chunk == 0 || o->prefill_chunk > most ? most : o->prefill_chunk;
+    o->max_running = o->max_running == 0 ? MAX_RUNNING : o->max_running;
+    o->max_running = o->max_running > most ? most : o->max_running;
+    o->reserve_tokens = o->reserve_tokens == 0 ? RESERVE_TOKENS : o->reserve_tokens;
+    s->eog = xcalloc(o->n_eog + 1, sizeof(*s->eog));
+    if (o->n_eog > 0)
+        memcpy(s->eog, o->eog, o->n_eog * sizeof(*s->eog));
+    o->eog = s->eog;
+}
+
+enum status sched_create(const struct sched_engine *engine, struct pages *pool, struct stats_writer *stats,
+                         const struct sched_options *options, struct sched **sched, struct error *err)
+{
+    struct sched *s = xaligned(sizeof(*s));
+    s->engine = *engine;
+    s->pool = pool;
+    s->stats = stats;
+    set_options(s, options);
+    queue_init(&s->waiting);
+    queue_init(&s->running);
+    batch_init(&s->batch, s->engine.max_tokens, s->options.max_running);
+    drawer_init(&s->drawer, &s->engine, s->options.max_running, s->eog, s->options.n_eog, s->options.trace_logits);
+    /* Not zeroed: only the rows that are used ever take memory. */
+    s->logits = aligned_alloc(64, (size_t)s->options.max_running * s->engine.logits_stride * sizeof(float));
+    check(s->logits != NULL);
+    /* Room for several turns of events of everybody: the loop may be late without holding up a step. */
+    spsc_init(&s->events, 8 * (s->options.max_running + s->options.max_queue) + 64, sizeof(struct sched_event));
+    bool bells = doorbell_init(&s->bell);
+    bells = doorbell_init(&s->event_bell) && bells;
+    if (!bells) {
+        release(s);
+        return error_set(err, STATUS_IO, "the scheduler's eventfd: %s", strerror(errno));
+    }
+    struct pages_counts counts;
+    pages_counts(pool, &counts);
+    stats_set(stats, STAT_kv_pages_total, counts.total);
+    stats_set(stats, STAT_kv_page_bytes, pages_bytes(pool));
+    pages_set_wake(pool, wake_for_pages, s);
+    int code = pthread_create(&s->thread, NULL, sched_main, s);
+    if (code != 0) {
+        release(s);
+        return error_set(err, STATUS_IO, "the scheduler's thread: %s", strerror(code));
+    }
+    *sched = s;
+    return STATUS_OK;
+}
+
+void sched_free(struct sched *s)
+{
+    if (s == NULL)
+        return;
+    atomic_store(&s->quit, true);
+    doorbell_ring(&s->bell);
+    pthread_join(s->thread, NULL);
+    release(s);
+}
+
+/* Seconds until a place in the queue is likely to be free. */
+static unsigned retry_seconds(const struct sched *s)
+{
+    uint64_t interval = atomic_load(&s->end_interval_ns);
+    uint64_t seconds = interval * (sched_waiting(s) / 4 + 1) / 1000000000u + 1;
+    return seconds < RETRY_MAX ? (unsigned)seconds : RETRY_MAX;
+}
+
+/* Works out how many tokens g may make. */
+static enum status find_limit(const struct sched *s, const struct generation *g, uint32_t *limit, struct error *err)
+{
+    uint32_t context = s->options.context;
+    uint64_t fits = (uint64_t)pages_total(s->pool) * BLOCK_POSITIONS;
+    bool rest = g->max_tokens == SCHED_REST;
+    uint64_t asked = (uint64_t)g->n_tokens + (rest ? 1 : g->max_tokens);
+    if (asked > context && rest)
+        return error_set(err, STATUS_CONTEXT_LENGTH,
+                         "the prompt has %u tokens; the model's context of %u leaves no room for an answer", g->n_tokens,
+                         context);
+    if (asked > context)
+        return error_set(err, STATUS_CONTEXT_LENGTH,
+                         "the prompt's %u tokens and max_tokens %u are %llu together; the model's context is %u",
+                         g->n_tokens, g->max_tokens, (unsigned long long)asked, context);
+    if (asked - 1 > fits)
+        return error_set(err, STATUS_CONTEXT_LENGTH,
+                         "%llu tokens were asked for (prompt: %u); the KV memory holds %llu", (unsigned long long)asked,
+                         g->n_tokens, (unsigned long long)fits);
+    uint64_t longest = context < fits + 1 ? context : fits + 1;
+    *limit = rest ? (uint32_t)(longest - g->n_tokens) : g->max_tokens;
+    return STATUS_OK;
+}
+
+enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after, struct error *err)
+{
+    check(g->n_tokens > 0 && g->max_tokens > 0 && g->n_top <= (int)SAMPLE_TOP_MAX);
+    uint32_t limit = 0;
+    enum status status = find_limit(s, g, &limit, err);
+    if (status != STATUS_OK)
+        return status;
+    if (s->draining)
+        return error_set(err, STATUS_DRAINING, "%s", status_text(STATUS_DRAINING));
+    uint32_t waiting = sched_waiting(s);
+    bool idle = waiting == 0 && sched_running(s) < s->options.max_running;
+    if (!idle && waiting >= s->options.max_queue) {
+        if (retry_after != NULL)
+            *retry_after = retry_seconds(s);
+        return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting", s->options.max_queue);
+    }
+    g->sampling.bias = g->bias;
+    g->sampling.n_bias = g->n_bias;
+    g->sampling.banned = g->ignore_eos ? s->eog : NULL;
+    g->sampling.n_banned = g->ignore_eos ? s->options.n_eog : 0;
+    atomic_fetch_add(&s->n_sent, 1);
+    send(s, (struct command){.kind = COMMAND_SUBMIT, .generation = g, .limit = limit,
+                             .grows = g->max_tokens == SCHED_REST});
+    return STATUS_OK;
+}
+
+void sched_cancel(struct sched *s, uint64_t id)
+{
+    send(s, (struct command){.kind = COMMAND_CANCEL, .id = id});
+}
+
+void sched_pause(struct sched *s, uint64_t id, bool paused)
+{
+    send(s, (struct command){.kind = COMMAND_PAUSE, .id = id, .paused = paused});
+}
+
+void sched_drain(struct sched *s)
+{
+    s->draining = true;
+}
+
+void sched_stop(struct sched *s)
+{
+    s->draining = true;
+    send(s, (struct command){.kind = COMMAND_STOP});
+}
+
+int sched_event_fd(const struct sched *s)
+{
+    return s->event_bell.fd;
+}
+
+bool sched_next_event(struct sched *s, struct sched_event *event)
+{
+    struct sched_event *next = spsc_peek(&s->events);
+    if (next == NULL) {
+        doorbell_arm(&s->event_bell);
+        next = spsc_peek(&s->events);
+        if (next == NULL)
+            return false;
+        doorbell_disarm(&s->event_bell);
+    }
+    *event = *next;
+    spsc_drop(&s->events);
+    return true;
+}
+
+uint32_t sched_waiting(const struct sched *s)
+{
+    return atomic_load(&s->n_sent) - atomic_load(&s->n_received) + atomic_load(&s->n_queued);
+}
+
+uint32_t sched_running(const struct sched *s)
+{
+    return atomic_load(&s->n_running);
+}

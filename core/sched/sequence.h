@@ -1,0 +1,80 @@
+/* sequence.h: one generation inside the scheduler: its state, its tokens and its pages.
+ *
+ *      tokens   [ prompt ............ | made ......... ]
+ *                n_prompt               n_made
+ *      n_seen    |------------------------->|  K and V of these are in the pages
+ *
+ *      SEQUENCE_WAITING   no pages, no promise
+ *      SEQUENCE_PREFILL   n_seen < all tokens - 1 or nothing drawn yet: chunks of tokens go through the model
+ *      SEQUENCE_DECODE    only the last token is unseen: one token a step
+ *
+ * After a preemption the sequence waits again with all its tokens, and prefill goes over prompt and made tokens
+ * alike. Owner: the scheduler thread. */
+#ifndef SCHED_SEQUENCE_H
+#define SCHED_SEQUENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "alloc/block_table.h"
+#include "core/base/list.h"
+#include "core/model/sample.h"
+#include "core/sched/sched.h"
+
+enum sequence_state { SEQUENCE_WAITING, SEQUENCE_PREFILL, SEQUENCE_DECODE };
+
+struct sequence {
+    struct list node; /* in the queue or among the running */
+    uint64_t id;
+    uint64_t serial; /* order of arrival */
+    enum sequence_state state;
+    bool paused;
+    bool started; /* STARTED was sent */
+
+    struct generation *generation;
+    uint32_t *tokens; /* the generation's array, grown by what is made */
+    uint32_t tokens_cap;
+    uint32_t n_prompt, n_made;
+    uint32_t limit; /* tokens to make at most */
+    bool grows;     /* promised only in part (no max_tokens) */
+    uint32_t n_seen;
+    uint32_t n_cached;
+
+    struct block_table table;
+    uint32_t promised; /* pages reserved in the pool for it */
+
+    struct sample_state history; /* kept only where the penalties need it */
+    bool needs_history;
+    uint64_t hash; /* of the rows of all tokens made */
+    uint64_t admitted_ns, first_ns, last_ns;
+};
+
+/* Takes over the generation; limit as sched.c computed it. */
+struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t limit, bool grows);
+/* Drops pages and promise, frees it and the generation. */
+void sequence_free(struct sequence *s, struct pages *pool);
+
+/* All tokens: prompt and made. */
+static inline uint32_t sequence_tokens(const struct sequence *s)
+{
+    return s->n_prompt + s->n_made;
+}
+
+/* Positions that will ever need K and V: the last token made is never fed. */
+static inline uint32_t sequence_positions_max(const struct sequence *s)
+{
+    return s->n_prompt + s->limit - 1;
+}
+
+/* WAITING -> PREFILL: promises pages for all tokens so far and `ahead` more, or for all that it may ever need.
+ * False if the pool cannot promise them. */
+bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint64_t now_ns);
+/* Makes positions [n_seen, n_seen + count) writable, promising more if it grows. NO_MEMORY: the pool can promise
+ * no more; LOADING: the page is promised but not populated yet, try again when the pool wakes us. */
+enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t count, uint32_t ahead);
+/* Back to WAITING: drops pages and promise, keeps the tokens. */
+void sequence_preempt(struct sequence *s, struct pages *pool);
+/* Adds a token that was drawn. */
+void sequence_add(struct sequence *s, uint32_t token);
+
+#endif
