@@ -1,7 +1,7 @@
-/* avx512.c: fills the AVX-512 tier's slots. */
-#include "core/kernels/kernels_priv.h"
+/* avx512.c: fills the AVX-512 tier's slots from its files. */
+#include "core/kernels/vec512.h"
 
 void kernels_fill_avx512(struct kernels *k)
 {
-    (void)k;
+    avx512_fill_products(k);
 }

@@ -2,15 +2,20 @@
 
 #include "bench.h"
 
+/* One asm with fixed registers, since a compiler may keep an array of accumulators in memory. */
 double peak_avx512(void)
 {
-    __m512i acc[12], a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(5);
-    for (int i = 0; i < 12; i++)
-        acc[i] = _mm512_setzero_si512();
     for (int round = 0; round < 4096; round++)
-        for (int i = 0; i < 12; i++)
-            __asm__("vpdpbusd %2, %1, %0" : "+v"(acc[i]) : "v"(a), "v"(b));
-    for (int i = 0; i < 12; i++)
-        __asm__ volatile("" : : "v"(acc[i]));
+        __asm__ volatile(
+            "vpdpbusd %%zmm12, %%zmm13, %%zmm0\n\tvpdpbusd %%zmm12, %%zmm13, %%zmm1\n\t"
+            "vpdpbusd %%zmm12, %%zmm13, %%zmm2\n\tvpdpbusd %%zmm12, %%zmm13, %%zmm3\n\t"
+            "vpdpbusd %%zmm12, %%zmm13, %%zmm4\n\tvpdpbusd %%zmm12, %%zmm13, %%zmm5\n\t"
+            "vpdpbusd %%zmm12, %%zmm13, %%zmm6\n\tvpdpbusd %%zmm12, %%zmm13, %%zmm7\n\t"
+            "vpdpbusd %%zmm12, %%zmm13, %%zmm8\n\tvpdpbusd %%zmm12, %%zmm13, %%zmm9\n\t"
+            "vpdpbusd %%zmm12, %%zmm13, %%zmm10\n\tvpdpbusd %%zmm12, %%zmm13, %%zmm11"
+            :
+            :
+            : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+              "xmm10", "xmm11");
     return 4096.0 * 12 * 128;
 }

@@ -1,0 +1,384 @@
+/* avx512_products.c: products of quantised weights with VNNI.
+ *
+ * A tile is RG panels (16 rows each) times NC columns. Per 32 columns of K the weights of one panel are unpacked
+ * into eight registers, register g holding columns 4g … 4g+3 of the 16 rows as bytes; each column multiplies
+ * them by its eight dwords, broadcast from memory, in one integer accumulator, and folds that into its own f32
+ * accumulator. Weights are made unsigned for vpdpbusd; the zero point comes off by starting the integer sum
+ * at −zp·Σx, which the packed activations carry.
+ *
+ * A range of panels is cut into RG far-apart streams, since one stream doesn't reach the memory's speed, and
+ * each stream prefetches what it will read next, across its panels' borders. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/base/check.h"
+#include "core/kernels/vec512.h"
+#include "core/kernels/weights_priv.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+#define MAX_RG 4
+#define MAX_NC 8
+#define PREFETCH_BYTES 2560u
+/* Up to so many columns, four streams; else two. */
+#define WIDE_NC 2u
+/* More columns than MAX_NC are cut evenly into tiles of at most this. */
+#define TILE_COLUMNS 6u
+
+/* Weights of 16 rows x 32 columns. */
+struct block512 {
+    __m512i q[8];
+    __m512 d, m;
+    __m512i sc0, sc1; /* Q6_K: sub-scales of the halves */
+};
+
+INLINE __m512 load_half(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const void *)p));
+}
+
+INLINE __m512i load_zmm(const uint8_t *p)
+{
+    return _mm512_load_si512((const void *)p);
+}
+
+INLINE void unpack_nibbles(const uint8_t *src, __m512i q[8])
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        __m512i v = load_zmm(src + 64 * j);
+        q[j] = _mm512_and_si512(v, low);
+        q[j + 4] = _mm512_and_si512(_mm512_srli_epi32(v, 4), low);
+    }
+}
+
+/* Adds 16 where group g's bit (bit 8i + g of the row's dword) is set. */
+INLINE void unpack_bits(const uint8_t *src, __m512i q[8])
+{
+    const __m512i sixteen = _mm512_set1_epi8(16), bits = load_zmm(src);
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        __m512i at = g <= 4 ? _mm512_slli_epi32(bits, 4 - g) : _mm512_srli_epi32(bits, g - 4);
+        /* q | (at & 16) */
+        q[g] = _mm512_ternarylogic_epi32(q[g], at, sixteen, 0xf8);
+    }
+}
+
+INLINE void unpack_q6(const uint8_t *src, __m512i q[8])
+{
+    const __m512i low = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512i high = load_zmm(src + Q6_LOW_BYTES + 64 * h);
+        __m512i a = load_zmm(src + 128 * h), b = load_zmm(src + 128 * h + 64);
+        q[4 * h] = _mm512_or_si512(_mm512_and_si512(a, low), _mm512_and_si512(high, pair));
+        q[4 * h + 1] = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi32(a, 4), low),
+                                       _mm512_and_si512(_mm512_srli_epi32(high, 2), pair));
+        q[4 * h + 2] = _mm512_or_si512(_mm512_and_si512(b, low),
+                                       _mm512_and_si512(_mm512_slli_epi32(high, 4), pair));
+        q[4 * h + 3] = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi32(b, 4), low),
+                                       _mm512_and_si512(_mm512_slli_epi32(high, 2), pair));
+    }
+}
+
+INLINE bool has_min(enum weight_type type)
+{
+    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K;
+}
+
+INLINE uint32_t unit_blocks(enum weight_type type)
+{
+    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K ? 8 : 2;
+}
+
+INLINE uint32_t unit_bytes(enum weight_type type)
+{
+    switch (type) {
+    case WEIGHT_Q8_0:
+        return 1088;
+    case WEIGHT_Q4_0:
+        return 576;
+    case WEIGHT_Q4_1:
+        return 640;
+    case WEIGHT_Q5_0:
+        return 704;
+    case WEIGHT_Q5_1:
+        return 768;
+    case WEIGHT_Q4_K:
+        return 2368;
+    case WEIGHT_Q5_K:
+        return 2880;
+    default:
+        return 3392;
+    }
+}
+
+/* Block i of a unit. */
+INLINE void unpack(enum weight_type type, const uint8_t *unit, uint32_t i, struct block512 *b)
+{
+    switch (type) {
+    case WEIGHT_Q8_0:
+        b->d = load_half(unit + 32 * i);
+        UNROLL
+        for (int g = 0; g < 8; g++)
+            b->q[g] = _mm512_xor_si512(load_zmm(unit + 64 + 512 * i + 64 * g),
+                                       _mm512_set1_epi8((char)0x80));
+        break;
+    case WEIGHT_Q4_0:
+        b->d = load_half(unit + 32 * i);
+        unpack_nibbles(unit + 64 + NIBBLES_BYTES * i, b->q);
+        break;
+    case WEIGHT_Q4_1:
+        b->d = load_half(unit + 32 * i);
+        b->m = load_half(unit + UNIT_M + 32 * i);
+        unpack_nibbles(unit + 128 + NIBBLES_BYTES * i, b->q);
+        break;
+    case WEIGHT_Q5_0:
+        b->d = load_half(unit + 32 * i);
+        unpack_nibbles(unit + 64 + (NIBBLES_BYTES + BITS_BYTES) * i, b->q);
+        unpack_bits(unit + 64 + (NIBBLES_BYTES + BITS_BYTES) * i + NIBBLES_BYTES, b->q);
+        break;
+    case WEIGHT_Q5_1:
+        b->d = load_half(unit + 32 * i);
+        b->m = load_half(unit + UNIT_M + 32 * i);
+        unpack_nibbles(unit + 128 + (NIBBLES_BYTES + BITS_BYTES) * i, b->q);
+        unpack_bits(unit + 128 + (NIBBLES_BYTES + BITS_BYTES) * i + NIBBLES_BYTES, b->q);
+        break;
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K: {
+        const uint32_t stride = NIBBLES_BYTES + (type == WEIGHT_Q5_K ? BITS_BYTES : 0);
+        __m512i sc = _mm512_cvtepu8_epi32(_mm_load_si128((const void *)(unit + K_SC + 16 * i)));
+        /* Pairs of minimums as u16: the even one is the low byte. */
+        __m512i pair =
+            _mm512_cvtepu16_epi32(_mm256_load_si256((const void *)(unit + K_M + 32 * (i / 2))));
+        __m512i m =
+            i & 1 ? _mm512_srli_epi32(pair, 8) : _mm512_and_si512(pair, _mm512_set1_epi32(255));
+        b->d = _mm512_mul_ps(load_half(unit + K_D), _mm512_cvtepi32_ps(sc));
+        b->m = _mm512_xor_ps(_mm512_mul_ps(load_half(unit + K_DMIN), _mm512_cvtepi32_ps(m)),
+                             _mm512_set1_ps(-0.0f));
+        unpack_nibbles(unit + K_QUANTS + stride * i, b->q);
+        if (type == WEIGHT_Q5_K)
+            unpack_bits(unit + K_QUANTS + stride * i + NIBBLES_BYTES, b->q);
+        break;
+    }
+    default:
+        b->d = load_half(unit + K_D);
+        b->sc0 = _mm512_cvtepi8_epi32(_mm_load_si128((const void *)(unit + Q6_SC + 32 * i)));
+        b->sc1 = _mm512_cvtepi8_epi32(_mm_load_si128((const void *)(unit + Q6_SC + 32 * i + 16)));
+        unpack_q6(unit + Q6_QUANTS + Q6_BLOCK_BYTES * i, b->q);
+    }
+}
+
+/* sum += weights · the column's group g, broadcast by the instruction itself: compilers load it to a register
+ * for all panels of a tile and run out of registers. */
+INLINE __m512i dot(__m512i sum, __m512i weights, const struct act_block *x, int g)
+{
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(sum)
+            : "v"(weights), "m"(*(const int32_t(*)[1])(const void *)(x->q + 4 * g)));
+    return sum;
+}
+
+/* f += block · column. */
+INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const struct act_block *x,
+                         __m512 f)
+{
+    __m512i sum;
+    if (type == WEIGHT_Q6_K) {
+        /* Zero point 32: −32·Σx is the seed times 4, for each half. */
+        __m512i first = _mm512_slli_epi32(_mm512_set1_epi32(x->seed16), 2);
+        __m512i second = _mm512_slli_epi32(_mm512_set1_epi32(x->seed - x->seed16), 2);
+        UNROLL
+        for (int g = 0; g < 4; g++) {
+            first = dot(first, b->q[g], x, g);
+            second = dot(second, b->q[g + 4], x, g + 4);
+        }
+        sum =
+            _mm512_add_epi32(_mm512_mullo_epi32(first, b->sc0), _mm512_mullo_epi32(second, b->sc1));
+    } else {
+        sum = has_min(type) ? _mm512_setzero_si512() : _mm512_set1_epi32(x->seed);
+        if (type == WEIGHT_Q8_0)
+            sum = _mm512_slli_epi32(sum, 4);
+        if (type == WEIGHT_Q5_0)
+            sum = _mm512_slli_epi32(sum, 1);
+        UNROLL
+        for (int g = 0; g < 8; g++)
+            sum = dot(sum, b->q[g], x, g);
+    }
+    f = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(b->d, _mm512_set1_ps(x->d)), f);
+    if (has_min(type))
+        f = _mm512_fmadd_ps(b->m, _mm512_set1_ps(x->dsum), f);
+    return f;
+}
+
+/* One tile's operands. */
+struct tile {
+    const uint8_t *w[MAX_RG]; /* panels */
+    size_t ahead;             /* bytes from what is read to what is prefetched; 0: nothing */
+    uint32_t units;
+    const uint8_t *x; /* first column */
+    size_t stride;
+    float *y; /* first panel's rows of the first column */
+    size_t ldy;
+    size_t y_step; /* from a stream's rows to the next's */
+    __mmask16 rows[MAX_RG];
+    bool add;
+};
+
+typedef void tile_fn(const struct tile *t);
+
+/* Column c of a tile whose columns 0, 3 and 6 are at x: few registers address all. */
+INLINE const struct act_block *column(const uint8_t *const x[3], size_t stride, int c)
+{
+    return (const struct act_block *)(x[c / 3] + (size_t)(c % 3) * stride);
+}
+
+INLINE void tile_run(enum weight_type type, int rg, int nc, const struct tile *t)
+{
+    const uint32_t bytes = unit_bytes(type), blocks = unit_blocks(type);
+    const size_t stride = t->stride, ahead = t->ahead;
+    __m512 f[MAX_RG][MAX_NC];
+    const uint8_t *w[MAX_RG], *x[3] = {t->x, t->x + 3 * stride, t->x + 6 * stride};
+
+    UNROLL
+    for (int r = 0; r < rg; r++) {
+        w[r] = t->w[r];
+        UNROLL
+        for (int c = 0; c < nc; c++)
+            f[r][c] = _mm512_setzero_ps();
+    }
+    for (uint32_t u = 0; u < t->units; u++) {
+        if (ahead)
+            UNROLL
+        for (int r = 0; r < rg; r++)
+            for (uint32_t line = 0; line < bytes; line += 64)
+                _mm_prefetch((const char *)w[r] + ahead + line, _MM_HINT_T0);
+        for (uint32_t i = 0; i < blocks; i++) {
+            UNROLL
+            for (int r = 0; r < rg; r++) {
+                struct block512 b;
+                unpack(type, w[r], i, &b);
+                UNROLL
+                for (int c = 0; c < nc; c++)
+                    f[r][c] = accumulate(type, &b, column(x, stride, c) + i, f[r][c]);
+            }
+        }
+        UNROLL
+        for (int r = 0; r < rg; r++)
+            w[r] += bytes;
+        UNROLL
+        for (int c = 0; c < 3; c++)
+            x[c] += blocks * sizeof(struct act_block);
+    }
+    UNROLL
+    for (int r = 0; r < rg; r++)
+        UNROLL
+    for (int c = 0; c < nc; c++) {
+        float *y = t->y + r * t->y_step + (size_t)c * t->ldy;
+        __m512 v = f[r][c];
+        if (t->add)
+            v = _mm512_add_ps(_mm512_maskz_loadu_ps(t->rows[r], y), v);
+        _mm512_mask_storeu_ps(y, t->rows[r], v);
+    }
+}
+
+/* Panels [p, p + rg · length) as rg streams of `length`, panel i of each stream together. */
+static void streams(tile_fn *const fns[MAX_NC + 1], uint32_t rg, uint32_t length, uint32_t p,
+                    uint32_t tile_columns, const struct matrix *w, const struct acts *x,
+                    uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+{
+    const uint32_t tiles = n <= MAX_NC ? 1 : (n + tile_columns - 1) / tile_columns;
+    struct tile t = {.units = w->units,
+                     .stride = x->stride,
+                     .ldy = ldy,
+                     .y_step = (size_t)length * PANEL_ROWS,
+                     .add = add};
+
+    for (uint32_t i = 0; i < length; i++) {
+        uint32_t c = 0;
+        for (uint32_t r = 0; r < rg; r++) {
+            const uint32_t panel = p + r * length + i;
+            t.w[r] = w->data + panel * w->panel_bytes;
+            t.rows[r] = first16(w->rows - panel * PANEL_ROWS);
+        }
+        for (uint32_t k = 0; k < tiles; k++) {
+            const uint32_t columns = (n - c) / (tiles - k);
+            t.x = acts_column(x, c0 + c);
+            t.y = y + (size_t)c * ldy + (size_t)(p + i) * PANEL_ROWS;
+            /* One tile: a fixed distance ahead. Several: the last one fetches the whole next panel. */
+            t.ahead = tiles == 1 ? PREFETCH_BYTES : k + 1 == tiles ? w->panel_bytes : 0;
+            fns[columns](&t);
+            c += columns;
+        }
+    }
+}
+
+static void product(tile_fn *const fns[MAX_RG + 1][MAX_NC + 1], const struct matrix *w, uint32_t p0,
+                    uint32_t p1, const struct acts *x, uint32_t c0, uint32_t n, float *y,
+                    size_t ldy, bool add)
+{
+    check(x->kind == ACTS_Q8 && x->cols == w->cols);
+    if (n == 0)
+        return;
+    for (uint32_t rg = n <= WIDE_NC ? 4 : 2; rg > 0; rg /= 2) {
+        const uint32_t length = (p1 - p0) / rg;
+        if (length > 0)
+            streams(fns[rg], rg, length, p0, TILE_COLUMNS, w, x, c0, n, y, ldy, add);
+        p0 += length * rg;
+    }
+}
+
+#define TILE(type, rg, nc)                                                                         \
+    static void tile_##type##_##rg##x##nc(const struct tile *t)                                    \
+    {                                                                                              \
+        tile_run(WEIGHT_##type, rg, nc, t);                                                        \
+    }
+#define TILES(type)                                                                                \
+    TILE(type, 1, 1)                                                                               \
+    TILE(type, 1, 2)                                                                               \
+    TILE(type, 1, 3)                                                                               \
+    TILE(type, 1, 4) TILE(type, 1, 5) TILE(type, 1, 6) TILE(type, 1, 7) TILE(type, 1, 8)           \
+        TILE(type, 2, 1) TILE(type, 2, 2) TILE(type, 2, 3) TILE(type, 2, 4) TILE(type, 2, 5)       \
+            TILE(type, 2, 6) TILE(type, 2, 7) TILE(type, 2, 8) TILE(type, 4, 1) TILE(type, 4, 2)   \
+                TILE(type, 4, 3) TILE(type, 4, 4) static void product_##type(                      \
+                    const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,        \
+                    uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)                       \
+    {                                                                                              \
+        static tile_fn *const fns[MAX_RG + 1][MAX_NC + 1] = {                                      \
+            [1] = {NULL, tile_##type##_1x1, tile_##type##_1x2, tile_##type##_1x3,                  \
+                   tile_##type##_1x4, tile_##type##_1x5, tile_##type##_1x6, tile_##type##_1x7,     \
+                   tile_##type##_1x8},                                                             \
+            [2] = {NULL, tile_##type##_2x1, tile_##type##_2x2, tile_##type##_2x3,                  \
+                   tile_##type##_2x4, tile_##type##_2x5, tile_##type##_2x6, tile_##type##_2x7,     \
+                   tile_##type##_2x8},                                                             \
+            [4] = {NULL, tile_##type##_4x1, tile_##type##_4x2, tile_##type##_4x3,                  \
+                   tile_##type##_4x4},                                                             \
+        };                                                                                         \
+        product(fns, w, p0, p1, x, c0, n, y, ldy, add);                                            \
+    }
+
+TILES(Q8_0)
+TILES(Q4_0)
+TILES(Q4_1)
+TILES(Q5_0)
+TILES(Q5_1)
+TILES(Q4_K)
+TILES(Q5_K)
+TILES(Q6_K)
+
+void avx512_fill_products(struct kernels *k)
+{
+    k->product[WEIGHT_Q8_0] = product_Q8_0;
+    k->product[WEIGHT_Q4_0] = product_Q4_0;
+    k->product[WEIGHT_Q4_1] = product_Q4_1;
+    k->product[WEIGHT_Q5_0] = product_Q5_0;
+    k->product[WEIGHT_Q5_1] = product_Q5_1;
+    k->product[WEIGHT_Q4_K] = product_Q4_K;
+    k->product[WEIGHT_Q5_K] = product_Q5_K;
+    k->product[WEIGHT_Q6_K] = product_Q6_K;
+}

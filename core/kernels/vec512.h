@@ -1,0 +1,51 @@
+/* vec512.h: what the AVX-512 files share. */
+#ifndef KERNELS_VEC512_H
+#define KERNELS_VEC512_H
+
+#include <immintrin.h>
+
+#include "core/kernels/kernels_priv.h"
+
+/* The first n of 16 lanes. */
+static inline __mmask16 first16(uint32_t n)
+{
+    return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+}
+
+/* The tree of kernels.h over 16 lanes. */
+static inline float tree16_512(__m512 s)
+{
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* exp of kernels_priv.h. */
+static inline __m512 exp512(__m512 x)
+{
+    const __m512 low = _mm512_set1_ps(EXP_LOW), magic = _mm512_set1_ps(EXP_MAGIC);
+    const __mmask16 alive = _mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ);
+    /* max and min return the second operand if one is NaN. */
+    __m512 v = _mm512_min_ps(_mm512_set1_ps(EXP_HIGH), _mm512_max_ps(low, x));
+    __m512 t = _mm512_fmadd_ps(v, _mm512_set1_ps(EXP_LOG2E), magic);
+    __m512 n = _mm512_sub_ps(t, magic);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), v);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), r);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP_P0), r, _mm512_set1_ps(EXP_P1));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P2));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P4));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P5));
+    __m512 y = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    __m512i power = _mm512_slli_epi32(
+        _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127 - EXP_MAGIC_BITS)), 23);
+    return _mm512_maskz_mul_ps(alive, y, _mm512_castsi512_ps(power));
+}
+
+void avx512_fill_vector(struct kernels *k);
+void avx512_fill_products(struct kernels *k);
+void avx512_fill_float_products(struct kernels *k);
+void avx512_fill_attention(struct kernels *k);
+
+#endif
