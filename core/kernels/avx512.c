@@ -3,5 +3,8 @@
 
 void kernels_fill_avx512(struct kernels *k)
 {
+    avx512_fill_vector(k);
     avx512_fill_products(k);
+    avx512_fill_float_products(k);
+    avx512_fill_attention(k);
 }

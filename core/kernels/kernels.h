@@ -129,9 +129,10 @@ struct attention_run {
     const void *v[KV_RUN_TILES];
 };
 
-/* score_p = (fma chain over dims ascending from +0 of k·q) · scale; max over p < count; e_p =
- * exp(score_p − max); sum: 16 lanes (lane = p mod 16, plain +); out_d = fma chain over p ascending
- * from +0. Positions ≥ count are not read into any result, whatever their bytes. */
+/* score_p = (fma chain over dims ascending from +0 of k·q) · scale; max over p < count;
+ * e_p = exp(score_p − max); sum: 16 lanes (lane = p mod 16, plain +); out_d = fma chain over p ascending from +0
+ * of e_p · v. Positions ≥ count are not read into any result, whatever their bytes. If a score is +infinity or
+ * NaN, sum and out are NaN and max means nothing. */
 typedef void attention_fn(const struct attention_run *run, struct attention_query *queries,
                           uint32_t n);
 

@@ -164,7 +164,8 @@ static void bench_product_set(const struct pair *pair, const struct machine *m, 
 void bench_product(const struct pair *pair, const struct machine *m)
 {
     bench_product_set(pair, m, 576, 1536, 0, "cache");
-    bench_product_set(pair, m, 1536, 576, (size_t)160 << 20, "memory");
+    const bool k_quant = weight_info((enum weight_type)pair->op->variant)->block_cols == 256;
+    bench_product_set(pair, m, 1536, k_quant ? 512 : 576, (size_t)160 << 20, "memory");
 }
 
 struct attention_case {

@@ -1,0 +1,267 @@
+/* avx512_vector.c: packing, norms, activations, RoPE, exp and reductions with AVX-512. */
+#include <math.h>
+#include <string.h>
+
+#include "core/kernels/half.h"
+#include "core/kernels/vec512.h"
+
+static inline __m512 load_first(const float *x, uint32_t i, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps(first16(n - i), x + i);
+}
+
+static inline __m512i magnitude(__m512 x)
+{
+    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+
+/* Quantises 32 numbers; false if one is not finite. */
+static inline bool pack_block(__m512 x0, __m512 x1, struct act_block *b)
+{
+    const __m512 magic = _mm512_set1_ps(EXP_MAGIC);
+    const uint32_t largest =
+        (uint32_t)_mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(x0), magnitude(x1)));
+
+    if (largest >= 0x7f800000)
+        return false;
+    const float amax = bits_to_f32(largest);
+    if (amax < PACK_TINY) {
+        memset(b, 0, sizeof(*b));
+        return true;
+    }
+    const __m512 inverse = _mm512_set1_ps(127.0f / amax);
+    const __m512i bits = _mm512_set1_epi32(EXP_MAGIC_BITS);
+    /* Adding the magic number rounds half to even and leaves the integer in the low bits. */
+    __m512i q0 = _mm512_sub_epi32(
+        _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(x0, inverse), magic)), bits);
+    __m512i q1 = _mm512_sub_epi32(
+        _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(x1, inverse), magic)), bits);
+    const __m512i top = _mm512_set1_epi32(127), bottom = _mm512_set1_epi32(-127);
+    q0 = _mm512_max_epi32(_mm512_min_epi32(q0, top), bottom);
+    q1 = _mm512_max_epi32(_mm512_min_epi32(q1, top), bottom);
+    _mm_storeu_si128((void *)b->q, _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128((void *)(b->q + 16), _mm512_cvtepi32_epi8(q1));
+    const int32_t sum16 = _mm512_reduce_add_epi32(q0);
+    const int32_t sum = sum16 + _mm512_reduce_add_epi32(q1);
+    b->d = amax / 127.0f;
+    b->dsum = b->d * (float)sum;
+    b->seed = -8 * sum;
+    b->seed16 = -8 * sum16;
+    return true;
+}
+
+/* Zeros behind the last block of cols numbers. */
+static inline void pack_tail(uint32_t cols, void *dst)
+{
+    const size_t used = ((size_t)cols + 31) / 32 * sizeof(struct act_block);
+    memset((uint8_t *)dst + used, 0, acts_stride(ACTS_Q8, cols) - used);
+}
+
+static bool pack_q8(const float *x, uint32_t cols, void *dst)
+{
+    struct act_block *b = dst;
+    for (uint32_t i = 0; i < cols; i += 32) {
+        __m512 x0 = load_first(x, i, cols);
+        __m512 x1 = i + 16 < cols ? load_first(x, i + 16, cols) : _mm512_setzero_ps();
+        if (!pack_block(x0, x1, b++)) {
+            memset(dst, 0, acts_stride(ACTS_Q8, cols));
+            return false;
+        }
+    }
+    pack_tail(cols, dst);
+    return true;
+}
+
+static bool finite_all(const float *x, uint32_t n)
+{
+    __m512i largest = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n; i += 16)
+        largest = _mm512_max_epu32(largest, magnitude(load_first(x, i, n)));
+    return _mm512_cmplt_epu32_mask(largest, _mm512_set1_epi32(0x7f800000)) == 0xffff;
+}
+
+static bool pack_f32(const float *x, uint32_t cols, void *dst)
+{
+    float *y = dst;
+    if (!finite_all(x, cols)) {
+        memset(dst, 0, acts_stride(ACTS_F32, cols));
+        return false;
+    }
+    for (uint32_t i = 0; i < cols; i += 16)
+        _mm512_storeu_ps(y + i, load_first(x, i, cols));
+    return true;
+}
+
+static float norm_factor(const float *x, float eps, uint32_t n)
+{
+    __m512 s = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v = load_first(x, i, n);
+        s = _mm512_fmadd_ps(v, v, s);
+    }
+    const float sum = tree16_512(s);
+    if ((f32_to_bits(sum) & 0x7f800000) == 0x7f800000)
+        return NAN;
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+static inline __m512 norm_at(const float *x, const float *w, __m512 r, uint32_t i, uint32_t n)
+{
+    return _mm512_mul_ps(_mm512_mul_ps(load_first(x, i, n), r), load_first(w, i, n));
+}
+
+static void rmsnorm(float *y, const float *x, const float *w, float eps, uint32_t n)
+{
+    const __m512 r = _mm512_set1_ps(norm_factor(x, eps, n));
+    for (uint32_t i = 0; i < n; i += 16)
+        _mm512_mask_storeu_ps(y + i, first16(n - i), norm_at(x, w, r, i, n));
+}
+
+static bool norm_pack_q8(const float *x, const float *w, float eps, uint32_t cols, void *dst)
+{
+    struct act_block *b = dst;
+    const __m512 r = _mm512_set1_ps(norm_factor(x, eps, cols));
+    for (uint32_t i = 0; i < cols; i += 32) {
+        __m512 y0 = norm_at(x, w, r, i, cols);
+        __m512 y1 = i + 16 < cols ? norm_at(x, w, r, i + 16, cols) : _mm512_setzero_ps();
+        if (!pack_block(y0, y1, b++)) {
+            memset(dst, 0, acts_stride(ACTS_Q8, cols));
+            return false;
+        }
+    }
+    pack_tail(cols, dst);
+    return true;
+}
+
+static bool norm_pack_f32(const float *x, const float *w, float eps, uint32_t cols, void *dst)
+{
+    float *y = dst;
+    const float r = norm_factor(x, eps, cols);
+    const __m512 factor = _mm512_set1_ps(r);
+    __m512i largest = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < cols; i += 16) {
+        __m512 v = norm_at(x, w, factor, i, cols);
+        /* Lanes behind the end are 0 · r, which is not 0 if r isn't finite. */
+        v = _mm512_maskz_mov_ps(first16(cols - i), v);
+        largest = _mm512_max_epu32(largest, magnitude(v));
+        _mm512_storeu_ps(y + i, v);
+    }
+    if (_mm512_cmplt_epu32_mask(largest, _mm512_set1_epi32(0x7f800000)) == 0xffff)
+        return true;
+    memset(dst, 0, acts_stride(ACTS_F32, cols));
+    return false;
+}
+
+static void silu_mul(float *y, const float *gate, const float *up, uint32_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 g = load_first(gate, i, n);
+        __m512 e = exp512(_mm512_xor_ps(g, sign));
+        __m512 v = _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(one, e)), load_first(up, i, n));
+        _mm512_mask_storeu_ps(y + i, first16(n - i), v);
+    }
+}
+
+static void add(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        _mm512_mask_storeu_ps(y + i, first16(n - i),
+                              _mm512_add_ps(load_first(y, i, n), load_first(x, i, n)));
+}
+
+static void rope_norm(float *x, uint32_t heads, uint32_t dim, const float *cosines,
+                      const float *sines, uint32_t pairs)
+{
+    /* 8 pairs at a time; each cosine and sine stands in both lanes of its pair. */
+    const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    for (uint32_t i = 0; i < pairs; i += 8) {
+        const uint32_t n = pairs - i < 8 ? pairs - i : 8;
+        const __mmask16 mask = first16(2 * n);
+        __m512 c = _mm512_permutexvar_ps(twice, load_first(cosines + i, 0, n));
+        __m512 s = _mm512_permutexvar_ps(twice, load_first(sines + i, 0, n));
+        /* even lanes: a·cos − b·sin; odd lanes: b·cos + a·sin */
+        s = _mm512_mask_xor_ps(s, 0x5555, s, _mm512_set1_ps(-0.0f));
+        for (uint32_t h = 0; h < heads; h++) {
+            float *p = x + (size_t)h * dim + 2 * i;
+            __m512 v = _mm512_maskz_loadu_ps(mask, p);
+            __m512 swapped = _mm512_permute_ps(v, 0xb1);
+            v = _mm512_add_ps(_mm512_mul_ps(v, c), _mm512_mul_ps(swapped, s));
+            _mm512_mask_storeu_ps(p, mask, v);
+        }
+    }
+}
+
+static void rope_neox(float *x, uint32_t heads, uint32_t dim, const float *cosines,
+                      const float *sines, uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i += 16) {
+        const __mmask16 mask = first16(pairs - i);
+        const __m512 c = load_first(cosines, i, pairs), s = load_first(sines, i, pairs);
+        for (uint32_t h = 0; h < heads; h++) {
+            float *pa = x + (size_t)h * dim + i, *pb = pa + pairs;
+            __m512 a = _mm512_maskz_loadu_ps(mask, pa), b = _mm512_maskz_loadu_ps(mask, pb);
+            _mm512_mask_storeu_ps(pa, mask,
+                                  _mm512_sub_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s)));
+            _mm512_mask_storeu_ps(pb, mask,
+                                  _mm512_add_ps(_mm512_mul_ps(a, s), _mm512_mul_ps(b, c)));
+        }
+    }
+}
+
+static void exp_all(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        _mm512_mask_storeu_ps(y + i, first16(n - i), exp512(load_first(x, i, n)));
+}
+
+static float max_all(const float *x, uint32_t n)
+{
+    __m512 m = _mm512_set1_ps(x[0]);
+    for (uint32_t i = 0; i < n; i += 16)
+        m = _mm512_mask_max_ps(m, first16(n - i), m, load_first(x, i, n));
+    return _mm512_reduce_max_ps(m) + 0.0f;
+}
+
+static float exp_sum(float *y, const float *x, uint32_t n, float max)
+{
+    const __m512 m = _mm512_set1_ps(max);
+    __m512 s = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 mask = first16(n - i);
+        __m512 e = exp512(_mm512_sub_ps(load_first(x, i, n), m));
+        _mm512_mask_storeu_ps(y + i, mask, e);
+        s = _mm512_mask_add_ps(s, mask, s, e);
+    }
+    return tree16_512(s);
+}
+
+static uint32_t argmax(const float *x, uint32_t n)
+{
+    const __m512 largest = _mm512_set1_ps(max_all(x, n));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 hit =
+            _mm512_mask_cmp_ps_mask(first16(n - i), load_first(x, i, n), largest, _CMP_EQ_OQ);
+        if (hit)
+            return i + (uint32_t)__builtin_ctz(hit);
+    }
+    return 0;
+}
+
+void avx512_fill_vector(struct kernels *k)
+{
+    k->pack[ACTS_F32] = pack_f32;
+    k->pack[ACTS_Q8] = pack_q8;
+    k->norm_pack[ACTS_F32] = norm_pack_f32;
+    k->norm_pack[ACTS_Q8] = norm_pack_q8;
+    k->rmsnorm = rmsnorm;
+    k->silu_mul = silu_mul;
+    k->add = add;
+    k->rope_norm = rope_norm;
+    k->rope_neox = rope_neox;
+    k->exp = exp_all;
+    k->max = max_all;
+    k->exp_sum = exp_sum;
+    k->argmax = argmax;
+    k->finite = finite_all;
+}
