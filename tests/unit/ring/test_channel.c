@@ -107,6 +107,28 @@ START_TEST(reset_carries_its_code)
 }
 END_TEST
 
+START_TEST(trailer_ends_the_stream)
+{
+    struct channel_stream *at_server, *s = pair_open(FRAME_FIN, &at_server);
+    struct message_head h = {.status = 200}, back;
+    message_add_pair(h.pairs, &h.n_pairs, slice_of("x-tokens"), slice_of("17"));
+    ck_assert_int_eq(channel_send_trailer(&server, at_server, &h, &err), SEND_INVALID); /* before the head */
+    pair_head(at_server);
+    ck_assert_int_eq(channel_send_trailer(&server, at_server, &h, &err), SEND_DONE);
+    ck_assert(!channel_is_open(at_server));
+    channel_publish(&server);
+    ck_assert_int_eq(channel_next(&client, &f, &err), CHANNEL_FRAME);
+    ck_assert_int_eq(channel_next(&client, &f, &err), CHANNEL_FRAME);
+    ck_assert_int_eq(f.type, FRAME_TRAILER);
+    ck_assert_uint_eq(f.flags, FRAME_FIN);
+    ck_assert_int_eq(message_head_decode(f.payload, f.len, &back, &err), STATUS_OK);
+    ck_assert(slice_is(message_find(back.pairs, back.n_pairs, "x-tokens"), "17"));
+    channel_close(&client, s);
+    channel_publish(&client);
+    ck_assert_int_eq(channel_next(&server, &f, &err), CHANNEL_NONE); /* no CANCEL: it was the end */
+}
+END_TEST
+
 START_TEST(slots_run_out_and_come_back)
 {
     struct channel_stream *all[8], *at_server;
@@ -582,6 +604,7 @@ int main(void)
     tcase_add_test(tc, one_request_and_its_answer);
     tcase_add_test(tc, cancel_ends_the_stream_and_late_frames_are_dropped);
     tcase_add_test(tc, reset_carries_its_code);
+    tcase_add_test(tc, trailer_ends_the_stream);
     tcase_add_test(tc, credit_bounds_data_and_comes_back);
     tcase_add_test(tc, one_doorbell_per_sleep);
     tcase_add_test(tc, the_end_of_the_peer_is_seen_after_what_it_left);

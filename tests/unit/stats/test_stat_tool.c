@@ -146,6 +146,7 @@ START_TEST(which_file)
     shows("no worker has left a stats file");
     ck_assert_int_eq(run("alpha"), 1);
     worker(1, "beta", "ready");
+    usleep(5000); /* milliseconds tell which one was seen last */
     worker(0, "alpha", "ready");
     kill(pids[0], SIGKILL);
     waitpid(pids[0], NULL, 0);
