@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "core/worker/resources.h"
 
 #include <inttypes.h>

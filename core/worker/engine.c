@@ -1,0 +1,211 @@
+#include "core/worker/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/xalloc.h"
+#include "core/kernels/select.h"
+
+/* Compute threads run as SCHED_BATCH with this niceness, so that loop and nginx come first. */
+#define COMPUTE_NICE 1
+/* The least that is planned for KV pages: the arena wants several slabs even of a tiny model. */
+#define KV_LEAST (UINT64_C(8) << 20)
+
+void engine_init(struct engine *e, const struct options *options)
+{
+    memset(e, 0, sizeof(*e));
+    e->options = options;
+    if (*options->model == '\0')
+        return;
+    const char *slash = strrchr(options->model, '/');
+    snprintf(e->id, sizeof(e->id), "%s", slash != NULL ? slash + 1 : options->model);
+    size_t n = strlen(e->id);
+    if (n > 5 && strcmp(e->id + n - 5, ".gguf") == 0)
+        e->id[n - 5] = '\0';
+    snprintf(e->name, sizeof(e->name), "%s", *options->alias != '\0' ? options->alias : e->id);
+    e->names[0] = e->name;
+    e->names[1] = e->id;
+}
+
+/* Opens and checks all that needs no memory to speak of: the file's header, the tokenizer, the options. */
+static enum status inspect(struct engine *e, struct error *err)
+{
+    const struct options *o = e->options;
+    enum kv_type type = KV_F16;
+    enum status status = kernels_select(*o->tier != '\0' ? o->tier : NULL, &e->kernels, err);
+    if (status == STATUS_OK)
+        status = kv_geometry_type(o->kv_type, &type, err);
+    if (status == STATUS_OK)
+        status = gguf_open(o->model, &e->gguf, err);
+    if (status == STATUS_OK)
+        status = model_inspect(e->gguf, &e->info, err);
+    if (status == STATUS_OK)
+        status = tokenizer_load(e->gguf, &e->tokenizer, err);
+    if (status == STATUS_OK)
+        status = kv_geometry_init(&e->geometry, type, e->info.layers, e->info.kv_heads,
+                                  e->info.head_size, err);
+    if (status != STATUS_OK)
+        return status;
+    if (tokenizer_n_vocab(e->tokenizer) > e->info.vocab)
+        return error_set(err, STATUS_CORRUPT,
+                         "%s: the vocabulary has %u tokens, the weights only %u", o->model,
+                         tokenizer_n_vocab(e->tokenizer), e->info.vocab);
+    if (o->context > e->info.context)
+        return error_set(err, STATUS_INVALID,
+                         "option context: %" PRIu64
+                         " is more than the %u that the model was made for",
+                         o->context, e->info.context);
+    return STATUS_OK;
+}
+
+enum status engine_check(const struct options *options, struct error *err)
+{
+    struct engine e;
+    engine_init(&e, options);
+    enum status status = inspect(&e, err);
+    engine_release(&e);
+    return status;
+}
+
+static bool progress(void *data, double done)
+{
+    struct engine *e = data;
+    atomic_store_explicit(&e->percent, (int)(done * 100), memory_order_relaxed);
+    return !atomic_load_explicit(&e->cancel, memory_order_relaxed);
+}
+
+static uint32_t context_of(const struct engine *e)
+{
+    return e->options->context > 0 ? (uint32_t)e->options->context : e->info.context;
+}
+
+static enum status make_plan(struct engine *e, struct error *err)
+{
+    const struct options *o = e->options;
+    e->plan.free = resources_memory(&resource_roots_default);
+    e->plan.weights = e->info.weight_bytes;
+    e->plan.kv_wanted = o->kv_memory;
+    /* one page more for each sequence and for the waste behind a slab's last page */
+    e->plan.kv_useful =
+        (kv_geometry_pages(context_of(e)) + 1) * o->max_running * e->geometry.page / 32 * 33;
+    if (e->plan.kv_useful < KV_LEAST)
+        e->plan.kv_useful = KV_LEAST;
+    return memory_plan_make(&e->plan, err);
+}
+
+static enum status make_arena(struct engine *e, struct error *err)
+{
+    struct arena_options options = {
+        .limit = e->plan.kv, .page_bytes = &e->geometry.page, .n_page_bytes = 1};
+    enum status status = arena_create(&options, &e->arena, err);
+    return status == STATUS_OK ? pages_create(e->arena, e->geometry.page, &e->pages, err) : status;
+}
+
+/* A name for what decides the output's bits: weights, number types, tier, program. */
+static void make_fingerprint(struct engine *e)
+{
+    char text[512];
+    snprintf(text, sizeof(text), "%s %" PRIu64 " %" PRIu64 " %s %s %s", e->id,
+             gguf_file_size(e->gguf), e->info.parameters, e->options->kv_type, e->kernels.tier,
+             TOKENRING_VERSION);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *p = text; *p != '\0'; p++)
+        hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
+    snprintf(e->fingerprint, sizeof(e->fingerprint), "fp_%010" PRIx64,
+             hash & UINT64_C(0xffffffffff));
+}
+
+enum status engine_load(struct engine *e, struct error *err)
+{
+    const struct options *o = e->options;
+    uint64_t start = clock_ns();
+    enum status status = inspect(e, err);
+    if (status == STATUS_OK)
+        status = make_plan(e, err);
+    if (status == STATUS_OK)
+        status = make_arena(e, err);
+    if (status != STATUS_OK)
+        return status;
+    e->threads = o->threads > 0
+                     ? (unsigned)o->threads
+                     : resources_compute_threads(resources_cpus(&resource_roots_default));
+    status = team_create(e->threads, COMPUTE_NICE, &e->team, err);
+    if (status != STATUS_OK)
+        return status;
+    struct model_options options = {
+        .kernels = &e->kernels,
+        .team = e->team,
+        .kv_type = e->geometry.type,
+        .max_tokens = (uint32_t)(o->prefill_chunk + o->max_running),
+        .context = context_of(e),
+        .progress = progress,
+        .progress_data = e,
+    };
+    status = model_load(e->gguf, &options, &e->model, err);
+    if (status != STATUS_OK)
+        return status;
+    make_fingerprint(e);
+    e->context = (struct api_context){
+        .tokenizer = e->tokenizer,
+        .names = e->names,
+        .n_names = strcmp(e->name, e->id) != 0 ? 2 : 1,
+        .fingerprint = e->fingerprint,
+        .created = clock_wall_ns() / 1000000000,
+        .context = context_of(e),
+        .body_limit = (size_t)o->max_body,
+    };
+    e->load_ns = clock_ns() - start;
+    atomic_store_explicit(&e->percent, 100, memory_order_relaxed);
+    return STATUS_OK;
+}
+
+enum status engine_begin(struct engine *e, struct stats_writer *stats, struct error *err)
+{
+    const struct options *o = e->options;
+    uint32_t n_vocab = tokenizer_n_vocab(e->tokenizer), n_eog = 0;
+    uint32_t *eog = xmalloc(n_vocab * sizeof(*eog));
+    for (uint32_t id = 0; id < n_vocab; id++)
+        if (tokenizer_is_eog(e->tokenizer, id))
+            eog[n_eog++] = id;
+    struct sched_options options = {
+        .context = e->context.context,
+        .prefill_chunk = (uint32_t)o->prefill_chunk,
+        .max_queue = (uint32_t)o->max_queue,
+        .max_running = (uint32_t)o->max_running,
+        .nice = COMPUTE_NICE,
+        .trace_logits = o->trace_logits,
+        .eog = eog,
+        .n_eog = n_eog,
+    };
+    e->sched_engine = sched_engine_of(e->model, &e->kernels, e->team);
+    enum status status = sched_create(&e->sched_engine, e->pages, stats, &options, &e->sched, err);
+    free(eog);
+    return status;
+}
+
+void engine_release(struct engine *e)
+{
+    sched_free(e->sched);
+    pages_free(e->pages);
+    arena_free(e->arena);
+    model_free(e->model);
+    team_free(e->team);
+    tokenizer_free(e->tokenizer);
+    gguf_free(e->gguf);
+    e->sched = NULL;
+    e->pages = NULL;
+    e->arena = NULL;
+    e->model = NULL;
+    e->team = NULL;
+    e->tokenizer = NULL;
+    e->gguf = NULL;
+}
+
+int engine_percent(struct engine *e)
+{
+    return atomic_load_explicit(&e->percent, memory_order_relaxed);
+}
