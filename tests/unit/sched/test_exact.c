@@ -1,0 +1,153 @@
+/* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among 16 others, for every
+ * prefill chunk and number of threads. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/check.h"
+#include "core/base/xalloc.h"
+#include "core/model/session.h"
+#include "core/sched/sched.h"
+#include "core/stats/writer.h"
+
+#define STREAMS 17
+#define TOKENS 40
+
+struct stream {
+    uint32_t n;
+    uint32_t tokens[TOKENS];
+    struct sched_end end;
+};
+
+static struct generation *make(uint64_t id, uint32_t vocab)
+{
+    uint32_t n = 1 + (uint32_t)(id * 37 % 100), *tokens = xmalloc(n * sizeof(*tokens));
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = i == 0 ? 1 : 3 + (uint32_t)(id * 7919 + i * 104729 + i * i) % (vocab - 3);
+    struct generation *g = generation_new(id, tokens, n);
+    g->max_tokens = 8 + (uint32_t)(id * 13 % (TOKENS - 8));
+    g->ignore_eos = true;
+    g->n_top = id % 3 == 0 ? 5 : -1;
+    g->sampling.temperature = id % 2 == 0 ? 0 : 1;
+    g->sampling.seed = id + 99;
+    if (id % 4 == 1)
+        g->sampling.frequency_penalty = 0.3f;
+    return g;
+}
+
+static void sleep_on_events(struct sched *s)
+{
+    struct pollfd p = {.fd = sched_event_fd(s), .events = POLLIN};
+    check(poll(&p, 1, 60000) == 1);
+}
+
+/* Collects until n streams have ended. */
+static void collect(struct sched *s, struct stream *streams, uint32_t n)
+{
+    struct sched_event e;
+    for (;;) {
+        while (sched_next_event(s, &e)) {
+            struct stream *stream = &streams[e.id];
+            if (e.kind == SCHED_TOKEN)
+                stream->tokens[stream->n++] = e.token.token;
+            if (e.kind == SCHED_FAILED)
+                fprintf(stderr, "stream %u failed: %s\n", (unsigned)e.id, e.end.text);
+            check(e.kind != SCHED_FAILED);
+            if (e.kind == SCHED_DONE) {
+                stream->end = e.end;
+                n--;
+            }
+        }
+        if (n == 0)
+            return;
+        sleep_on_events(s);
+    }
+}
+
+/* Runs all streams, one after the other or all at once. */
+static void run(struct session *m, uint32_t chunk, bool together, struct stream *streams)
+{
+    const uint32_t eog[] = {2};
+    struct sched_options o = {.prefill_chunk = chunk, .max_queue = STREAMS, .trace_logits = true, .eog = eog, .n_eog = 1};
+    struct sched_engine engine = sched_engine_of(m->model, &m->kernels, m->team);
+    struct sched *s = NULL;
+    struct error err = {0};
+    memset(streams, 0, STREAMS * sizeof(*streams));
+    check(sched_create(&engine, m->pool, NULL, &o, &s, &err) == STATUS_OK);
+    for (uint64_t id = 0; id < STREAMS; id++) {
+        check(sched_submit(s, make(id, model_info(m->model)->vocab), NULL, &err) == STATUS_OK);
+        if (!together)
+            collect(s, streams, 1);
+    }
+    if (together)
+        collect(s, streams, STREAMS);
+    sched_free(s);
+}
+
+static void open_model(struct session *m, const char *path, enum kv_type type, uint32_t threads)
+{
+    struct error err = {0};
+    struct session_options o = {.path = path, .threads = threads, .kv_type = type};
+    if (session_open(m, &o, &err) != STATUS_OK) {
+        fprintf(stderr, "%s: %s\n", path, err.text);
+        exit(1);
+    }
+}
+
+static int compare(const struct stream *alone, const struct stream *streams, const char *what)
+{
+    int bad = 0;
+    for (int i = 0; i < STREAMS; i++) {
+        bool same = alone[i].n == streams[i].n && alone[i].end.logits_hash == streams[i].end.logits_hash &&
+                    memcmp(alone[i].tokens, streams[i].tokens, sizeof(alone[i].tokens)) == 0;
+        if (!same)
+            printf("FAIL: %s: stream %d differs from its run alone\n", what, i);
+        bad += !same;
+    }
+    printf("%s: %d of %d streams equal\n", what, STREAMS - bad, STREAMS);
+    return bad;
+}
+
+static int test_file(const char *path, enum kv_type type, const char *type_name)
+{
+    static const uint32_t chunks[] = {1, 7, 64, 512};
+    static struct stream alone[STREAMS], streams[STREAMS];
+    int bad = 0;
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        struct session m;
+        char what[128];
+        open_model(&m, path, type, threads);
+        if (threads == 1) {
+            run(&m, 512, false, alone);
+            for (int i = 0; i < STREAMS; i++)
+                for (int k = 0; k < i; k++)
+                    check(alone[i].end.logits_hash != alone[k].end.logits_hash);
+        }
+        for (unsigned c = 0; c < 4; c++) {
+            run(&m, chunks[c], true, streams);
+            snprintf(what, sizeof(what), "kv %s, %u threads, chunk %u, together", type_name, threads, chunks[c]);
+            bad += compare(alone, streams, what);
+        }
+        session_close(&m);
+    }
+    return bad;
+}
+
+int main(void)
+{
+    const char *shared = getenv("TOKENRING_SHARED");
+    char path[4096];
+    struct stat st;
+    if (shared == NULL || stat(shared, &st) != 0) {
+        printf("SKIP: exact: no shared data folder\n");
+        return 77;
+    }
+    int bad = 0;
+    snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-f32.gguf", shared);
+    bad += test_file(path, KV_F32, "f32");
+    snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-q8_0.gguf", shared);
+    bad += test_file(path, KV_F16, "f16");
+    return bad != 0;
+}
