@@ -32,14 +32,6 @@ void logprobs_keep(struct api_reply *r, const struct api_token *token)
         r->characters += ((unsigned char)piece.ptr[i] & 0xc0) != 0x80;
 }
 
-void logprobs_drop(struct api_reply *r, uint32_t n)
-{
-    if (r->top_logprobs < 0)
-        return;
-    r->n_waiting -= n < r->n_waiting ? n : r->n_waiting;
-    r->waiting.len = r->n_waiting * record_size(r);
-}
-
 /* The record at index i and its alternatives. */
 static struct logprob_record get(const struct api_reply *r, uint32_t i, struct api_top *top)
 {

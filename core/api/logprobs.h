@@ -16,8 +16,6 @@ struct logprob_record {
 
 /* Keeps a token's entry. No effect if the request wants no log-probabilities. */
 void logprobs_keep(struct api_reply *r, const struct api_token *token);
-/* Forgets the last n of the waiting entries. */
-void logprobs_drop(struct api_reply *r, uint32_t n);
 /* Writes the value of a choice's "logprobs" with all waiting entries, which wait no longer; null if
  * the request wants none. */
 void logprobs_write(struct api_reply *r, struct buffer *out);

@@ -196,7 +196,6 @@ void api_reply_finish(struct api_reply *r, enum api_finish reason, struct slice 
                       const struct api_totals *totals, struct buffer *out)
 {
     const char *name = reason == API_FINISH_STOP ? "\"stop\"" : "\"length\"";
-    logprobs_drop(r, totals->hidden_tokens);
     if (r->stream)
         finish_stream(r, name, text, totals, out);
     else

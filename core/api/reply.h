@@ -10,8 +10,8 @@
  * Text and tokens need not align: the detokenizer holds back halves of characters and beginnings of
  * stop strings, so a token may come with no text and a later one with the text of several.
  * Log-probability entries wait until the next chunk that has text and go with it; what still waits
- * goes with the finish chunk. So each emitted token has exactly one entry. The end-of-generation
- * token is no emitted token: it is not given to api_reply_token.
+ * goes with the finish chunk. So each token given to api_reply_token has exactly one entry. The
+ * end-of-generation token and tokens whose text a stop string took are not given.
  *
  * After api_reply_finish or api_reply_fail the reply is over: exactly one of them ends each reply.
  * Not streaming: api_reply_token collects, the two ends write the body. */
@@ -51,9 +51,6 @@ struct api_totals {
     uint32_t prompt_tokens;
     uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
     uint32_t completion_tokens;
-    /* Tokens at the end whose text is not shown, because a stop string took it (the detokenizer's
-     * tokens - tokens_out): they count as completion tokens but get no log-probability entry. */
-    uint32_t hidden_tokens;
     double queue_ms;     /* arrival to first step */
     double prompt_ms;    /* first step to first token */
     double predicted_ms; /* first token to last token */

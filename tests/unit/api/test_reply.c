@@ -175,27 +175,6 @@ START_TEST(chat_logprobs)
 }
 END_TEST
 
-START_TEST(hidden_tokens_have_no_entry)
-{
-    struct api_totals cut = totals;
-    cut.hidden_tokens = 2;
-    for (int stream = 0; stream < 2; stream++) {
-        request.stream = stream != 0;
-        request.top_logprobs = 0;
-        begin();
-        buffer_clear(&out);
-        token('a', -1, "a");
-        token('s', -2, "");
-        token('t', -3, "");
-        api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &cut, &out);
-        ck_assert_ptr_nonnull(strstr(out.ptr, "\"token\":\"a\",\"logprob\":-1"));
-        ck_assert_ptr_null(strstr(out.ptr, "\"token\":\"s\""));
-        ck_assert_ptr_null(strstr(out.ptr, "\"token\":\"t\""));
-        api_reply_release(&reply);
-    }
-}
-END_TEST
-
 START_TEST(completion_logprobs)
 {
     request.endpoint = API_COMPLETIONS;
@@ -353,7 +332,6 @@ int main(void)
     tcase_add_test(cases, completion_stream);
     tcase_add_test(cases, bodies);
     tcase_add_test(cases, chat_logprobs);
-    tcase_add_test(cases, hidden_tokens_have_no_entry);
     tcase_add_test(cases, completion_logprobs);
     tcase_add_test(cases, completion_logprobs_zero);
     tcase_add_test(cases, failures);

@@ -77,7 +77,7 @@ def judge_reply(name, docs):
             found += entries(chat, choice['logprobs'])
     expect(name, 'the text', text, TEXT)
     expect(name, 'the number of reasons', len(reasons), 1)
-    expect(name, 'timings', last['timings']['predicted_n'], 8)
+    expect(name, 'timings', last['timings']['predicted_n'], 7)
     if found:
         expect(name, 'the tokens', [entry[0] for entry in found], TOKENS)
         for token, logprob, top in found:
