@@ -202,6 +202,7 @@ void chat_format_load(struct chat_format *f, const struct gguf *g, const struct 
         f->refusal = "the model has no chat template; use /v1/completions";
         return;
     }
+    text.len -= text.ptr[text.len - 1] == '\n'; /* as Jinja does */
     canonical(text, &c);
     if (!is_chatml(buffer_slice(&c.out), f))
         f->refusal =

@@ -151,6 +151,13 @@ static enum status load_tokens(struct loader *l, const struct gguf_array *texts)
     return STATUS_OK;
 }
 
+static void add_symbol(struct vocab *v, struct slice text, uint32_t symbol)
+{
+    text_table_set(&v->symbols, text, symbol);
+    if (text.len > v->longest)
+        v->longest = (uint32_t)text.len;
+}
+
 /* The symbol of a text, made if there is none. */
 static uint32_t intern(struct loader *l, struct slice text)
 {
@@ -166,7 +173,7 @@ static uint32_t intern(struct loader *l, struct slice text)
     *extra = (struct vocab_token){.kind = TOKEN_NORMAL};
     extra->text = keep(l, text.ptr, text.len);
     extra->bytes = decode(l, extra->text, TOKEN_NORMAL);
-    text_table_set(&v->symbols, extra->text, v->n_symbols);
+    add_symbol(v, extra->text, v->n_symbols);
     return v->n_symbols++;
 }
 
@@ -233,7 +240,7 @@ static enum status load_symbols(struct loader *l, const struct gguf_array *merge
         bool plain = kind == TOKEN_NORMAL || kind == TOKEN_USER_DEFINED ||
                      (kind == TOKEN_BYTE && v->model == VOCAB_BPE);
         if (plain && v->tokens[i].text.len != 0)
-            text_table_set(&v->symbols, v->tokens[i].text, i);
+            add_symbol(v, v->tokens[i].text, i);
     }
     if (v->model == VOCAB_BPE)
         status = load_merges(l, merges);
@@ -246,11 +253,6 @@ static enum status load_symbols(struct loader *l, const struct gguf_array *merge
             uint32_t id = vocab_find(v, slice_of(text));
             v->bytes[byte] = id != TOKEN_NONE && v->tokens[id].kind == TOKEN_BYTE ? id : TOKEN_NONE;
         }
-    }
-    for (uint32_t i = 0; i < v->n_symbols; i++) {
-        size_t len = (i < v->n ? v->tokens[i] : v->extra[i - v->n]).text.len;
-        if (len > v->longest)
-            v->longest = (uint32_t)len;
     }
     return status;
 }

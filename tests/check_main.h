@@ -1,0 +1,26 @@
+/* check_main.h: the main function of a Check program with one list of tests; header only.
+ *
+ *     CHECK_MAIN("bpe", test_one, test_two) */
+#ifndef TESTS_CHECK_MAIN_H
+#define TESTS_CHECK_MAIN_H
+
+#include <check.h>
+
+#define CHECK_MAIN(name, ...)                                                                      \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        const TTest *tests[] = {__VA_ARGS__};                                                      \
+        Suite *suite = suite_create(name);                                                         \
+        TCase *cases = tcase_create(name);                                                         \
+        tcase_set_timeout(cases, 60);                                                              \
+        for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)                              \
+            tcase_add_test(cases, tests[i]);                                                       \
+        suite_add_tcase(suite, cases);                                                             \
+        SRunner *runner = srunner_create(suite);                                                   \
+        srunner_run_all(runner, CK_NORMAL);                                                        \
+        int failed = srunner_ntests_failed(runner);                                                \
+        srunner_free(runner);                                                                      \
+        return failed != 0;                                                                        \
+    }
+
+#endif
