@@ -81,7 +81,8 @@ START_TEST(test_random)
             bpe_encode(&scratch, v, slice_make(word, len), &got);
             plain(v, slice_make(word, len), &expected);
             ck_assert_msg(got.count == expected.count &&
-                              memcmp(got.ids, expected.ids, got.count * sizeof(*got.ids)) == 0,
+                              (got.count == 0 ||
+                               memcmp(got.ids, expected.ids, got.count * sizeof(*got.ids)) == 0),
                           "%.*s: %s", (int)len, word, made_show(&got));
             token_list_release(&got);
             token_list_release(&expected);

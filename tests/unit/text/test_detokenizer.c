@@ -161,7 +161,7 @@ START_TEST(test_random)
 {
     struct tokenizer *tok = load();
     srand(9);
-    for (unsigned round = 0; round < 20000; round++) {
+    for (unsigned round = 0; round < 5000; round++) {
         char stops[4][8], text[64];
         struct slice slices[4];
         size_t n = (size_t)rand() % 5, len = 0, done = 0;
@@ -188,7 +188,7 @@ START_TEST(test_random)
         struct detokenizer d;
         struct buffer out = {0};
         bool stopped = false;
-        size_t fed = 0;
+        size_t fed = 0, wrong = 0;
         detokenizer_init(&d, tok, slices, n, 0);
         for (size_t i = 0; i < done && !stopped; i++) {
             stopped = detokenizer_feed(&d, ids[i], &out);
@@ -199,12 +199,11 @@ START_TEST(test_random)
                 for (size_t k = strlen(stops[s]); k > held; k--)
                     if (k <= fed && memcmp(text + fed - k, stops[s], k) == 0)
                         held = k;
-            if (!stopped)
-                ck_assert_uint_eq(out.len, fed - held);
-            ck_assert_uint_eq(d.tokens, i + 1);
+            wrong += (!stopped && out.len != fed - held) || d.tokens != i + 1;
         }
         if (!stopped)
             ck_assert(!detokenizer_finish(&d, &out) && d.tokens_out == d.tokens);
+        ck_assert_uint_eq(wrong, 0);
         ck_assert_uint_eq(stopped, expected < len);
         ck_assert(slice_equal(buffer_slice(&out), slice_make(text, expected)));
         buffer_release(&out);
