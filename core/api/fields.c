@@ -100,6 +100,13 @@ enum status field_object(const struct fields *f, const char *name, const struct 
     return STATUS_OK;
 }
 
+enum status field_of_list(const struct fields *f, const char *name, enum status status)
+{
+    if (status != STATUS_OK)
+        snprintf(f->err->param, sizeof(f->err->param), "%s", name);
+    return status;
+}
+
 enum status field_text(const struct fields *f, const char *param, const struct json_node *value,
                        struct buffer *out)
 {

@@ -33,6 +33,10 @@ enum status field_object(const struct fields *f, const char *name, const struct 
 enum status field_mismatch(const struct fields *f, const char *param, const char *what,
                            const struct json_node *value);
 
+/* For a field of simple values, of which one is wrong: param becomes the field, as OpenAI has it; the
+ * sentence still names the element ("stop[1] must be ..."). Returns status. */
+enum status field_of_list(const struct fields *f, const char *name, enum status status);
+
 /* Appends a string's text; STATUS_INVALID naming param if it holds U+0000. The node is a string. */
 enum status field_text(const struct fields *f, const char *param, const struct json_node *value,
                        struct buffer *out);

@@ -216,8 +216,9 @@ enum status parse_prompt(const struct fields *f, const struct api_context *ctx,
                          struct api_request *out)
 {
     struct token_list tokens = {0};
-    enum status status = out->endpoint == API_CHAT ? parse_messages(f, ctx, &tokens)
-                                                   : parse_completion_prompt(f, ctx, &tokens);
+    enum status status = out->endpoint == API_CHAT
+                             ? parse_messages(f, ctx, &tokens)
+                             : field_of_list(f, "prompt", parse_completion_prompt(f, ctx, &tokens));
     if (status == STATUS_OK && tokens.count == 0)
         status = error_param(f->err, STATUS_INVALID, "prompt",
                              "prompt is empty, and this model has no token to begin a text with");

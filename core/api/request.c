@@ -162,7 +162,7 @@ static enum status parse_stop(const struct fields *f, struct api_request *out)
         text += out->stop[i].len;
     }
     out->storage = storage.ptr;
-    return status;
+    return field_of_list(f, "stop", status);
 }
 
 static enum status parse_logprobs(const struct fields *f, struct api_request *out)
