@@ -10,15 +10,23 @@ static size_t record_size(const struct api_reply *r)
     return sizeof(struct logprob_record) + (size_t)r->top_logprobs * sizeof(struct api_top);
 }
 
+/* A byte inside a character, not its first. */
+static bool continues(char byte)
+{
+    return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
 void logprobs_keep(struct api_reply *r, const struct api_token *token)
 {
     if (r->top_logprobs < 0)
         return;
     uint32_t most = (uint32_t)r->top_logprobs;
+    struct slice piece = tokenizer_piece(r->ctx->tokenizer, token->token);
+    bool inside = piece.len > 0 && continues(piece.ptr[0]) && r->characters > 0;
     struct logprob_record record = {
         .token = token->token,
         .logprob = token->logprob,
-        .characters = r->characters,
+        .character = r->characters - inside,
         .n_top = token->n_top < most ? (uint32_t)token->n_top : most,
     };
     static const struct api_top unused[API_TOP_CHAT];
@@ -27,9 +35,8 @@ void logprobs_keep(struct api_reply *r, const struct api_token *token)
         buffer_add(&r->waiting, token->top, record.n_top * sizeof(struct api_top));
     buffer_add(&r->waiting, unused, (most - record.n_top) * sizeof(struct api_top));
     r->n_waiting++;
-    struct slice piece = tokenizer_piece(r->ctx->tokenizer, token->token);
     for (size_t i = 0; i < piece.len; i++)
-        r->characters += ((unsigned char)piece.ptr[i] & 0xc0) != 0x80;
+        r->characters += !continues(piece.ptr[i]);
 }
 
 /* The record at index i and its alternatives. */
@@ -158,7 +165,7 @@ static void write_completions(const struct api_reply *r, struct buffer *out)
             else if (column == 2)
                 write_dictionary(r, &record, top, out);
             else
-                json_add_u64(out, record.characters);
+                json_add_u64(out, record.character);
         }
     }
     buffer_add_text(out, "]}");

@@ -10,7 +10,7 @@
 struct logprob_record {
     uint32_t token;
     float logprob;
-    uint32_t characters; /* of the answer before this token */
+    uint32_t character; /* of the answer, in which this token begins */
     uint32_t n_top;
 };
 

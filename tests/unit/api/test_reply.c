@@ -200,6 +200,21 @@ START_TEST(completion_logprobs)
 }
 END_TEST
 
+/* A token inside a character has that character's offset. */
+START_TEST(offset_inside_a_character)
+{
+    request.endpoint = API_COMPLETIONS;
+    request.top_logprobs = 0;
+    begin();
+    token('q', -1, "q");
+    token(FAKE_HALF, -1, "");
+    token(0xac, -1, "\xe2\x82\xac");
+    token('q', -1, "q");
+    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    ck_assert_ptr_nonnull(strstr(out.ptr, "\"text_offset\":[0,1,1,2]"));
+}
+END_TEST
+
 START_TEST(completion_logprobs_zero)
 {
     request.endpoint = API_COMPLETIONS;
@@ -334,6 +349,7 @@ int main(void)
     tcase_add_test(cases, chat_logprobs);
     tcase_add_test(cases, completion_logprobs);
     tcase_add_test(cases, completion_logprobs_zero);
+    tcase_add_test(cases, offset_inside_a_character);
     tcase_add_test(cases, failures);
     tcase_add_test(cases, id_is_escaped);
     tcase_add_test(cases, models);
