@@ -337,6 +337,7 @@ static void ngx_http_tokenring_stream_hold(ngx_http_tokenring_stream_t *st)
 
     if (st->event_end <= st->taken && st->slot) {
         channel_consumed(&st->channel->ring, st->slot, st->owed);
+        ngx_http_tokenring_channel_post(st->channel);
         st->owed = 0;
     }
 }

@@ -11,7 +11,7 @@
  *     /blob?n=bytes&len=1         n bytes of text, as fast as credit allows; len=1 with content-length
  *     /sse?n=10&gap=20&size=8&delay=0   delay ms, then n events, gap ms between them, then [DONE]; mark=1 sends a trailer
  *     /event?size=300000          one event of that size in many frames, EVENT_END on the last alone, then [DONE]
- *     /bits?n=40000&gap=0         one event a few bytes per frame
+ *     /bits?size=40000            one event, a few bytes per frame
  *     /hang                       nothing, ever
  *     /stall?n=3                  n events, then nothing
  *     /die?n=3&half=1             n events (and half of one more), then the process ends by SIGKILL; head=0: dies before HEAD
@@ -197,7 +197,7 @@ static void answer_plan(struct answer *a)
         a->status = 200;
     } else if (path_is(a, "/event") || path_is(a, "/bits")) {
         plan_events(a, 1, "fin");
-        a->size = number(a, path_is(a, "/event") ? "size" : "n", 40000);
+        a->size = number(a, "size", 40000);
     } else if (path_is(a, "/blob") || path_is(a, "/blobdie")) {
         a->kind = KIND_BLOB;
         a->type = "text/plain";

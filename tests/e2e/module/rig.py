@@ -30,8 +30,8 @@ class Worker:
 
     def start(self):
         self.out = open(self.file, 'ab')
-        self.process = subprocess.Popen([str(fake_worker), '-s', str(self.socket), *self.options], stdout=self.out, stderr=subprocess.STDOUT)
         wanted = self.log.count('LISTEN')
+        self.process = subprocess.Popen([str(fake_worker), '-s', str(self.socket), *self.options], stdout=self.out, stderr=subprocess.STDOUT)
         wait_for('the fake worker listens', lambda: self.log.count('LISTEN') > wanted or self.process.poll() is not None)
 
     def kill(self, how=signal.SIGKILL):
@@ -141,10 +141,12 @@ http {{
         return wait_for(f'access log says {pattern!r}; it says {self.access()}', lambda: next((l for l in self.access() if re.search(pattern, l)), None), seconds)
 
     def reload(self):
-        """HUP, and waits until new worker processes have replaced the old in listening."""
+        """HUP, and waits until new worker processes have replaced the old in listening. Returns the old ones."""
         old = set(children(self.nginx.pid))
+        closing = self.errors().count('gracefully shutting down')
         self.nginx.send_signal(signal.SIGHUP)
         wait_for('new nginx workers', lambda: len(set(children(self.nginx.pid)) - old) >= self.processes)
+        wait_for('the old ones stop listening', lambda: self.errors().count('gracefully shutting down') > closing)
         return old
 
     def connect(self, receive_buffer=None):
@@ -159,8 +161,8 @@ http {{
         """A socket on which a request was sent."""
         s = self.connect(**more)
         fields = {'Host': 'rig', 'Connection': 'close', **(headers or {})}
-        if body:
-            fields.setdefault('Content-Length', len(body))
+        if body and 'Transfer-Encoding' not in fields:
+            fields['Content-Length'] = len(body)
         s.sendall(f'{method} {path} HTTP/1.1\r\n'.encode() + ''.join(f'{k}: {v}\r\n' for k, v in fields.items()).encode() + b'\r\n' + body)
         return s
 
@@ -184,14 +186,14 @@ http {{
 
 
 def read_all(s):
-    data = b''
+    data = bytearray()
     while True:
         try:
-            more = s.recv(65536)
+            more = s.recv(1 << 20)
         except ConnectionResetError:
-            return data
+            return bytes(data)
         if not more:
-            return data
+            return bytes(data)
         data += more
 
 
@@ -206,25 +208,19 @@ def parse(wire, method='GET'):
     if method == 'HEAD' or status in (204, 304):
         return status, headers, rest
     if headers.get('transfer-encoding') == 'chunked':
-        body = b''
+        pieces, at = [], 0
         while True:
-            size, mark, rest = rest.partition(b'\r\n')
-            if not mark:
+            mark = rest.find(b'\r\n', at)
+            if mark < 0:
                 return status, headers, None
-            n = int(size, 16)
+            n = int(rest[at:mark], 16)
             if n == 0:
-                return status, headers, body
-            body, rest = body + rest[:n], rest[n + 2:]
+                return status, headers, b''.join(pieces)
+            pieces.append(rest[mark + 2:mark + 2 + n])
+            at = mark + n + 4
     if 'content-length' in headers and len(rest) != int(headers['content-length']):
         return status, headers, None
     return status, headers, rest
-
-
-def fnv(data):
-    h = 0xcbf29ce484222325
-    for byte in data:
-        h = ((h ^ byte) * 0x100000001b3) & 0xffffffffffffffff
-    return f'{len(data)} {h:016x}'.encode()
 
 
 def events(body):
