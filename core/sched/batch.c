@@ -24,8 +24,10 @@ void batch_release(struct batch *b)
 
 uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_decodes)
 {
-    if (n_decodes == 0 || p->decode_ns == 0 || p->prefill_ns == 0)
-        return n_decodes == 0 || prefill_chunk < PACE_CHUNK_MIN ? prefill_chunk : PACE_CHUNK_MIN;
+    if (n_decodes == 0)
+        return prefill_chunk;
+    if (p->decode_ns == 0 || p->prefill_ns == 0)
+        return prefill_chunk < PACE_CHUNK_FIRST ? prefill_chunk : PACE_CHUNK_FIRST;
     double fits = (PACE_STRETCH - 1) * p->decode_ns / p->prefill_ns;
     if (fits >= prefill_chunk)
         return prefill_chunk;
@@ -34,8 +36,11 @@ uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_de
     return budget < prefill_chunk ? budget : prefill_chunk;
 }
 
+/* A step during which the thread lost its CPU says nothing about the machine's speed: outliers count little. */
 static void average(double *value, double sample)
 {
+    if (*value != 0 && sample > 2 * *value)
+        sample = 2 * *value;
     *value = *value == 0 ? sample : *value + (sample - *value) / 8;
 }
 

@@ -16,8 +16,11 @@
 #include "core/sched/queue.h"
 #include "core/sched/sequence.h"
 
-#define PACE_STRETCH 3u    /* longest mixed step, in steps of decodes alone */
-#define PACE_CHUNK_MIN 16u /* prompt tokens a mixed step may always have (a tile of the kernels) */
+/* A mixed step should take at most this many steps of decodes alone. A prompt then gets 3/5 of the time, so it takes
+ * 5/3 as long as alone, and the decodes slow down to 2/5. */
+#define PACE_STRETCH 2.5
+#define PACE_CHUNK_FIRST 16u /* prompt tokens of a mixed step while nothing is measured yet */
+#define PACE_CHUNK_MIN 8u    /* those that it may always have; budgets are multiples of it */
 
 /* What steps cost on this machine, as running averages; 0 = not measured yet. */
 struct pace {
