@@ -19,19 +19,25 @@
 static const char help[] =
     "usage: tokenring stat [OPTION]... [NAME | PATH]\n"
     "\n"
-    "Shows what a worker tells about itself. The figures are read from its stats file, so it works while the\n"
-    "worker is loading, stopped or dead, and never disturbs it. NAME is a worker's --name, PATH (anything with a\n"
+    "Shows what a worker tells about itself. The figures are read from its stats file, so it works "
+    "while the\n"
+    "worker is loading, stopped or dead, and never disturbs it. NAME is a worker's --name, PATH "
+    "(anything with a\n"
     "slash) a stats file; without either it is the only living worker, else the newest file.\n"
     "\n"
-    "  --json        one flat JSON object: every figure, histograms as _count, _mean, _p50, _p90, _p99;\n"
-    "                \"state\" is the worker's own word, or stopped or dead (then \"last_state\" has its last)\n"
+    "  --json        one flat JSON object: every figure, histograms as _count, _mean, _p50, _p90, "
+    "_p99;\n"
+    "                \"state\" is the worker's own word, or stopped or dead (then \"last_state\" "
+    "has its last)\n"
     "  --all         detail figures, too\n"
     "  --dir DIR     where the files are; default: $RUNTIME_DIRECTORY, as root /run/tokenring,\n"
     "                else ${XDG_RUNTIME_DIR:-/tmp}/tokenring-$UID\n"
     "  --check       tell the worker's condition by the exit status as well\n"
     "\n"
-    "exit status: 0 the figures were shown; 1 there are none, or the file is damaged; 2 wrong usage;\n"
-    "with --check also 3 the worker is dead, 4 it is stopped, 5 it is not ready (loading, draining).\n";
+    "exit status: 0 the figures were shown; 1 there are none, or the file is damaged; 2 wrong "
+    "usage;\n"
+    "with --check also 3 the worker is dead, 4 it is stopped, 5 it is not ready (loading, "
+    "draining).\n";
 
 struct view {
     char path[4096];
@@ -88,8 +94,10 @@ static bool find_file(const char *dir, char *out, size_t cap)
     }
     closedir(d);
     if (live > 1)
-        fprintf(stderr, "tokenring stat: %u workers live in %s; this is the newest, name another to see it\n", live,
-                dir);
+        fprintf(
+            stderr,
+            "tokenring stat: %u workers live in %s; this is the newest, name another to see it\n",
+            live, dir);
     return found;
 }
 
@@ -103,12 +111,16 @@ static const char *life_name(enum stats_life life)
 /* The length of the UTF-8 character at p, 0 if there is none. */
 static unsigned utf8_length(const unsigned char *p)
 {
-    unsigned n = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : (p[0] & 0xf8) == 0xf0 ? 4 : 0;
+    unsigned n = p[0] < 0x80                   ? 1
+                 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2
+                 : (p[0] & 0xf0) == 0xe0       ? 3
+                 : (p[0] & 0xf8) == 0xf0       ? 4
+                                               : 0;
     for (unsigned i = 1; i < n; i++)
         if ((p[i] & 0xc0) != 0x80)
             return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) || p[0] > 0xf4 ||
-        (p[0] == 0xf4 && p[1] > 0x8f))
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
+        (p[0] == 0xf0 && p[1] < 0x90) || p[0] > 0xf4 || (p[0] == 0xf4 && p[1] > 0x8f))
         return 0;
     return n;
 }
@@ -147,7 +159,8 @@ static void json_histogram(const struct stats_point *p)
         double q;
     } quantiles[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}};
     for (unsigned i = 0; i < 3; i++)
-        printf(",\n\"%s_%s%s\": %.3f", p->name, quantiles[i].name, unit, stats_quantile(p, quantiles[i].q) * scale);
+        printf(",\n\"%s_%s%s\": %.3f", p->name, quantiles[i].name, unit,
+               stats_quantile(p, quantiles[i].q) * scale);
 }
 
 static double tokens_per_step(const struct stats_snapshot *s)
@@ -164,10 +177,10 @@ static void show_json(const struct view *v)
     json_text(s->header.name);
     printf(",\n\"path\": ");
     json_text(v->path);
-    printf(",\n\"process\": \"%s\",\n\"pid\": %" PRIu64 ",\n\"starts\": %u", life_name(v->life), s->header.pid,
-           s->header.starts);
-    printf(",\n\"start_ms\": %" PRIu64 ",\n\"stop_ms\": %" PRIu64 ",\n\"last_seen_ms\": %" PRIu64, s->header.start_ms,
-           s->header.stop_ms, stats_last_seen_ms(s));
+    printf(",\n\"process\": \"%s\",\n\"pid\": %" PRIu64 ",\n\"starts\": %u", life_name(v->life),
+           s->header.pid, s->header.starts);
+    printf(",\n\"start_ms\": %" PRIu64 ",\n\"stop_ms\": %" PRIu64 ",\n\"last_seen_ms\": %" PRIu64,
+           s->header.start_ms, s->header.stop_ms, stats_last_seen_ms(s));
     printf(",\n\"tokens_per_step\": %.3f", tokens_per_step(s));
     for (unsigned i = 0; stats_point_at(s, i, &p); i++) {
         if (p.kind == STATS_TEXT) {
@@ -240,16 +253,16 @@ static void show_text(const char *text)
 static void show_histogram(const struct stats_point *p)
 {
     char text[4][32];
-    double values[4] = {p->value != 0 ? (double)p->sum / (double)p->value : 0, stats_quantile(p, 0.5),
-                        stats_quantile(p, 0.9), stats_quantile(p, 0.99)};
+    double values[4] = {p->value != 0 ? (double)p->sum / (double)p->value : 0,
+                        stats_quantile(p, 0.5), stats_quantile(p, 0.9), stats_quantile(p, 0.99)};
     for (unsigned i = 0; i < 4; i++) {
         if (p->kind == STATS_TIME)
             print_duration(text[i], sizeof(text[i]), values[i]);
         else
             snprintf(text[i], sizeof(text[i]), "%.1f", values[i]);
     }
-    printf("  %-26s mean %s, p50 %s, p90 %s, p99 %s (%" PRIu64 ")\n", p->name, text[0], text[1], text[2], text[3],
-           p->value);
+    printf("  %-26s mean %s, p50 %s, p90 %s, p99 %s (%" PRIu64 ")\n", p->name, text[0], text[1],
+           text[2], text[3], p->value);
 }
 
 static void show_point(const struct stats_point *p, enum stats_life life, bool all)
@@ -284,11 +297,13 @@ static void show_table(const struct view *v, bool all)
         struct tm tm;
         if (localtime_r(&at, &tm) != NULL)
             strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
-        printf("dead since %s (%s ago, %s)\n", when, since, s->header.stop_ms != 0 ? "ended in order" : "killed");
+        printf("dead since %s (%s ago, %s)\n", when, since,
+               s->header.stop_ms != 0 ? "ended in order" : "killed");
     } else if (v->life == STATS_STOPPED) {
         printf("stopped (last sign of life %s ago)\n", since);
     } else {
-        print_since(since, sizeof(since), v->now_ms > s->header.start_ms ? v->now_ms - s->header.start_ms : 0);
+        print_since(since, sizeof(since),
+                    v->now_ms > s->header.start_ms ? v->now_ms - s->header.start_ms : 0);
         printf("running for %s\n", since);
     }
     for (unsigned i = 0; stats_point_at(s, i, &p); i++) {
@@ -309,17 +324,18 @@ static int condition(const struct view *v)
     struct stats_point p;
     if (v->life != STATS_LIVE)
         return v->life == STATS_DEAD ? 3 : 4;
-    return stats_point_find(&v->snapshot, "state", &p) && p.text != NULL && strcmp(p.text, "ready") == 0 ? 0 : 5;
+    return stats_point_find(&v->snapshot, "state", &p) && p.text != NULL &&
+                   strcmp(p.text, "ready") == 0
+               ? 0
+               : 5;
 }
 
 int cmd_stat(int argc, char **argv)
 {
-    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
-                                            {"all", no_argument, NULL, 'a'},
-                                            {"check", no_argument, NULL, 'c'},
-                                            {"dir", required_argument, NULL, 'd'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'},  {"all", no_argument, NULL, 'a'},
+        {"check", no_argument, NULL, 'c'}, {"dir", required_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},  {NULL, 0, NULL, 0}};
     static struct view v;
     struct error err;
     char dir[4096];

@@ -20,7 +20,8 @@ enum status channel_begin(struct channel *c, const struct hello *agreed, struct 
     c->streams = calloc(c->slots, sizeof(*c->streams));
     c->scratch = malloc(FRAME_PAYLOAD_MAX);
     if (c->streams == NULL || c->scratch == NULL)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the tables of a channel of %u streams", c->slots);
+        return error_set(err, STATUS_NO_MEMORY,
+                         "no memory for the tables of a channel of %u streams", c->slots);
     for (uint32_t i = 0; i < c->slots; i++) {
         c->streams[i].id = stream_id(i, 0);
         c->streams[i].next = client && i + 1 < c->slots ? i + 2 : 0;
@@ -28,7 +29,8 @@ enum status channel_begin(struct channel *c, const struct hello *agreed, struct 
     c->free_head = client ? 1 : 0;
     c->free_tail = client ? c->slots : 0;
     uint64_t control = (uint64_t)c->slots * CONTROL_ROOM_PER_SLOT;
-    ring_writer_init(&c->writer, c->own, c->peer, client ? agreed->up_size : agreed->down_size, control);
+    ring_writer_init(&c->writer, c->own, c->peer, client ? agreed->up_size : agreed->down_size,
+                     control);
     ring_reader_init(&c->reader, c->own, c->peer, client ? agreed->down_size : agreed->up_size);
     return STATUS_OK;
 }
@@ -53,7 +55,7 @@ static void free_slot(struct channel *c, struct channel_stream *s)
 /* The stream is over for the owner. A client's slot is free now, or when its waiting CANCEL has gone out. */
 static void end_stream(struct channel *c, struct channel_stream *s)
 {
-    s->bits &= (uint16_t)~(STREAM_OPEN | STREAM_WAIT_CREDIT);
+    s->bits &= (uint16_t) ~(STREAM_OPEN | STREAM_WAIT_CREDIT);
     c->open--;
     if (c->role == CHANNEL_CLIENT && !(s->bits & STREAM_QUEUED))
         free_slot(c, s);
@@ -110,7 +112,7 @@ static void send_waiting(struct channel *c)
             return;
         if ((s->bits & STREAM_WAIT_CREDIT) && !send_credit(c, s))
             return;
-        s->bits &= (uint16_t)~(STREAM_WAIT_END | STREAM_WAIT_CREDIT | STREAM_QUEUED);
+        s->bits &= (uint16_t) ~(STREAM_WAIT_END | STREAM_WAIT_CREDIT | STREAM_QUEUED);
         c->wait_head = s->next;
         if (c->wait_head == 0)
             c->wait_tail = 0;
@@ -150,7 +152,8 @@ void channel_close(struct channel *c, struct channel_stream *s)
 {
     if (!(s->bits & STREAM_OPEN))
         return;
-    bool cancel = (s->bits & STREAM_REQUESTED) && !(s->bits & STREAM_REMOTE_FIN) && !c->broken && !c->eof;
+    bool cancel =
+        (s->bits & STREAM_REQUESTED) && !(s->bits & STREAM_REMOTE_FIN) && !c->broken && !c->eof;
     if (cancel && !send_end(c, s))
         wait_for_room(c, s, STREAM_WAIT_END);
     end_stream(c, s);
@@ -172,7 +175,8 @@ void channel_consumed(struct channel *c, struct channel_stream *s, size_t n)
         return;
     uint32_t most = c->receive_window - s->receive_left - s->consumed;
     s->consumed += n < most ? (uint32_t)n : most;
-    if (s->consumed < c->receive_window / 2 || (s->bits & STREAM_WAIT_CREDIT) || c->broken || c->eof)
+    if (s->consumed < c->receive_window / 2 || (s->bits & STREAM_WAIT_CREDIT) || c->broken ||
+        c->eof)
         return;
     if (!send_credit(c, s))
         wait_for_room(c, s, STREAM_WAIT_CREDIT);
@@ -229,14 +233,16 @@ static enum channel_send invalid(struct error *err, const char *what)
 }
 
 enum channel_send channel_send_request(struct channel *c, struct channel_stream *s,
-                                       const struct message_request *m, unsigned flags, struct error *err)
+                                       const struct message_request *m, unsigned flags,
+                                       struct error *err)
 {
     if (c->role != CHANNEL_CLIENT || !(s->bits & STREAM_OPEN) || (s->bits & STREAM_REQUESTED) ||
         (flags & ~FRAME_FIN) != 0)
         return invalid(err, "a request can be sent once, by the client, on an open stream");
     size_t len = message_request_size(m);
     if (len > FRAME_PAYLOAD_MAX) {
-        error_set(err, STATUS_TOO_LARGE, "the request's header is %zu bytes long, at most %u are carried", len,
+        error_set(err, STATUS_TOO_LARGE,
+                  "the request's header is %zu bytes long, at most %u are carried", len,
                   FRAME_PAYLOAD_MAX);
         return SEND_INVALID;
     }
@@ -251,12 +257,14 @@ enum channel_send channel_send_request(struct channel *c, struct channel_stream 
 }
 
 /* HEAD and TRAILER: the same payload. */
-static enum channel_send send_pairs(struct channel *c, struct channel_stream *s, enum frame_type type,
-                                    const struct message_head *m, unsigned flags, struct error *err)
+static enum channel_send send_pairs(struct channel *c, struct channel_stream *s,
+                                    enum frame_type type, const struct message_head *m,
+                                    unsigned flags, struct error *err)
 {
     size_t len = message_head_size(m);
     if (len > FRAME_PAYLOAD_MAX) {
-        error_set(err, STATUS_TOO_LARGE, "the response's header is %zu bytes long, at most %u are carried", len,
+        error_set(err, STATUS_TOO_LARGE,
+                  "the response's header is %zu bytes long, at most %u are carried", len,
                   FRAME_PAYLOAD_MAX);
         return SEND_INVALID;
     }
@@ -272,8 +280,8 @@ static enum channel_send send_pairs(struct channel *c, struct channel_stream *s,
     return SEND_DONE;
 }
 
-enum channel_send channel_send_head(struct channel *c, struct channel_stream *s, const struct message_head *m,
-                                    unsigned flags, struct error *err)
+enum channel_send channel_send_head(struct channel *c, struct channel_stream *s,
+                                    const struct message_head *m, unsigned flags, struct error *err)
 {
     if (c->role != CHANNEL_SERVER || !(s->bits & STREAM_OPEN) || (s->bits & STREAM_HEAD) ||
         (flags & ~FRAME_FIN) != 0)
@@ -281,22 +289,24 @@ enum channel_send channel_send_head(struct channel *c, struct channel_stream *s,
     return send_pairs(c, s, FRAME_HEAD, m, flags, err);
 }
 
-enum channel_send channel_send_trailer(struct channel *c, struct channel_stream *s, const struct message_head *m,
-                                       struct error *err)
+enum channel_send channel_send_trailer(struct channel *c, struct channel_stream *s,
+                                       const struct message_head *m, struct error *err)
 {
     if (c->role != CHANNEL_SERVER || !(s->bits & STREAM_OPEN) || !(s->bits & STREAM_HEAD))
-        return invalid(err, "a trailer can be sent by the server, behind the head, on an open stream");
+        return invalid(err,
+                       "a trailer can be sent by the server, behind the head, on an open stream");
     return send_pairs(c, s, FRAME_TRAILER, m, FRAME_FIN, err);
 }
 
-enum channel_send channel_send_data(struct channel *c, struct channel_stream *s, const void *data, size_t len,
-                                    unsigned flags, size_t *taken)
+enum channel_send channel_send_data(struct channel *c, struct channel_stream *s, const void *data,
+                                    size_t len, unsigned flags, size_t *taken)
 {
     bool server = c->role == CHANNEL_SERVER;
     unsigned begun = server ? STREAM_HEAD : STREAM_REQUESTED;
     unsigned allowed = server ? FRAME_FIN | FRAME_EVENT_END : FRAME_FIN;
     *taken = 0;
-    if (!(s->bits & STREAM_OPEN) || !(s->bits & begun) || (s->bits & STREAM_LOCAL_FIN) || (flags & ~allowed) != 0)
+    if (!(s->bits & STREAM_OPEN) || !(s->bits & begun) || (s->bits & STREAM_LOCAL_FIN) ||
+        (flags & ~allowed) != 0)
         return SEND_INVALID;
     if (len == 0 && flags == 0)
         return SEND_DONE;
@@ -325,7 +335,8 @@ enum channel_send channel_send_data(struct channel *c, struct channel_stream *s,
     return SEND_DONE;
 }
 
-enum channel_send channel_send_journal(struct channel *c, struct channel_stream *s, const void *data, size_t len)
+enum channel_send channel_send_journal(struct channel *c, struct channel_stream *s,
+                                       const void *data, size_t len)
 {
     if (c->role != CHANNEL_SERVER || !(c->features & FEATURE_JOURNAL) || !(s->bits & STREAM_OPEN) ||
         len > FRAME_PAYLOAD_MAX)
@@ -392,7 +403,8 @@ static const char *header_fault(const struct channel *c, const struct frame_head
 }
 
 /* A REQUEST opens its slot. */
-static const char *accept_request(struct channel *c, struct channel_stream *s, const struct frame_header *h)
+static const char *accept_request(struct channel *c, struct channel_stream *s,
+                                  const struct frame_header *h)
 {
     if (!(h->flags & FRAME_OPEN))
         return "the peer sent a REQUEST without the OPEN flag";
@@ -400,14 +412,16 @@ static const char *accept_request(struct channel *c, struct channel_stream *s, c
         return "the peer opened a slot that is in use";
     if ((s->bits & STREAM_USED) && s->id == h->id)
         return "the peer opened a slot with its last generation";
-    stream_begin(c, s, h->id, NULL); /* a waiting RESET of the last user is moot: the client let go of it */
+    stream_begin(c, s, h->id,
+                 NULL); /* a waiting RESET of the last user is moot: the client let go of it */
     if (h->flags & FRAME_FIN)
         s->bits |= STREAM_REMOTE_FIN;
     return NULL;
 }
 
 /* Any other frame, for its live stream. */
-static const char *accept_frame(struct channel *c, struct channel_stream *s, const struct frame_header *h)
+static const char *accept_frame(struct channel *c, struct channel_stream *s,
+                                const struct frame_header *h)
 {
     bool client = c->role == CHANNEL_CLIENT;
     if (client && !(s->bits & STREAM_REQUESTED))
@@ -489,7 +503,8 @@ enum channel_event channel_next(struct channel *c, struct channel_frame *out, st
             return broken(c, err, fault);
         memcpy(c->scratch, f.payload, h->len);
         ring_reader_consume(&c->reader);
-        *out = (struct channel_frame){h->type, h->flags & (uint8_t)~FRAME_OPEN, h->aux, s, c->scratch, h->len};
+        *out = (struct channel_frame){
+            h->type, h->flags & (uint8_t)~FRAME_OPEN, h->aux, s, c->scratch, h->len};
         return CHANNEL_FRAME;
     }
 }

@@ -48,14 +48,14 @@ enum channel_role { CHANNEL_CLIENT, CHANNEL_SERVER };
 
 /* What a side offers (client) or accepts at most (server). Zero fields mean the defaults of layout.h. */
 struct channel_config {
-    const char *build;   /* LAYOUT_BUILD */
-    uint32_t version;    /* LAYOUT_VERSION; another value is for tests */
-    uint32_t layout;     /* LAYOUT_WORD; likewise */
-    uint64_t features;   /* FEATURE_*; zero means none */
-    uint32_t slots;      /* streams at a time; final: the smaller of both */
-    uint32_t up_size;    /* the client's word counts, it makes that region */
-    uint32_t down_size;  /* final: the smaller of both */
-    uint32_t up_window;  /* final: the smaller of both */
+    const char *build;  /* LAYOUT_BUILD */
+    uint32_t version;   /* LAYOUT_VERSION; another value is for tests */
+    uint32_t layout;    /* LAYOUT_WORD; likewise */
+    uint64_t features;  /* FEATURE_*; zero means none */
+    uint32_t slots;     /* streams at a time; final: the smaller of both */
+    uint32_t up_size;   /* the client's word counts, it makes that region */
+    uint32_t down_size; /* final: the smaller of both */
+    uint32_t up_window; /* final: the smaller of both */
     uint32_t down_window;
 };
 
@@ -84,7 +84,7 @@ struct channel {
     int fd; /* the owner's */
     enum channel_role role;
     uint32_t slots;
-    uint32_t open; /* streams open now */
+    uint32_t open;     /* streams open now */
     uint64_t features; /* what both have */
     uint32_t send_window, receive_window;
     pid_t peer_pid; /* as the hello says: for people */
@@ -197,28 +197,32 @@ enum channel_send {
     SEND_DONE,      /* all of it */
     SEND_NO_ROOM,   /* the ring is full: try again when channel_take_room says so */
     SEND_NO_CREDIT, /* the stream's window is used up: try again after its next CREDIT */
-    SEND_INVALID    /* nothing sent, and never will be: err tells why (too large, bad bytes, wrong state) */
+    SEND_INVALID /* nothing sent, and never will be: err tells why (too large, bad bytes, wrong state) */
 };
 
 /* Client: opens the stream at the server. flags: FRAME_FIN if there is no body. All or nothing. */
 enum channel_send channel_send_request(struct channel *c, struct channel_stream *s,
-                                       const struct message_request *m, unsigned flags, struct error *err)
-    __attribute__((warn_unused_result));
+                                       const struct message_request *m, unsigned flags,
+                                       struct error *err) __attribute__((warn_unused_result));
 /* Server: status and headers, once. flags: FRAME_FIN if there is no body: then the stream ends here. All or
  * nothing. */
-enum channel_send channel_send_head(struct channel *c, struct channel_stream *s, const struct message_head *m,
-                                    unsigned flags, struct error *err) __attribute__((warn_unused_result));
+enum channel_send channel_send_head(struct channel *c, struct channel_stream *s,
+                                    const struct message_head *m, unsigned flags, struct error *err)
+    __attribute__((warn_unused_result));
 /* Both: body bytes, in as many frames as it takes; flags (FRAME_FIN, FRAME_EVENT_END) go on the last one only.
  * *taken gets the bytes that were accepted, also when not all were: keep the rest and send it, with the flags,
  * later. len 0 with FRAME_FIN ends the direction. Server: FRAME_FIN ends the stream. */
-enum channel_send channel_send_data(struct channel *c, struct channel_stream *s, const void *data, size_t len,
-                                    unsigned flags, size_t *taken) __attribute__((warn_unused_result));
+enum channel_send channel_send_data(struct channel *c, struct channel_stream *s, const void *data,
+                                    size_t len, unsigned flags, size_t *taken)
+    __attribute__((warn_unused_result));
 /* Server: ends the response like an empty DATA frame with FIN, and tells what was not known at its head (token
  * counts, finish reason); never sent to the client. m->status is the head's. All or nothing; the stream ends. */
-enum channel_send channel_send_trailer(struct channel *c, struct channel_stream *s, const struct message_head *m,
-                                       struct error *err) __attribute__((warn_unused_result));
+enum channel_send channel_send_trailer(struct channel *c, struct channel_stream *s,
+                                       const struct message_head *m, struct error *err)
+    __attribute__((warn_unused_result));
 /* Server: an opaque JOURNAL frame (len <= FRAME_PAYLOAD_MAX); SEND_INVALID if the client lacks the feature. */
-enum channel_send channel_send_journal(struct channel *c, struct channel_stream *s, const void *data, size_t len)
+enum channel_send channel_send_journal(struct channel *c, struct channel_stream *s,
+                                       const void *data, size_t len)
     __attribute__((warn_unused_result));
 /* Both: n bytes of received DATA have left the owner's buffers: the peer may send as many again. */
 void channel_consumed(struct channel *c, struct channel_stream *s, size_t n);

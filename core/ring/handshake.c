@@ -22,7 +22,15 @@
 #endif
 #define REGION_SEALS (F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
-enum { STATE_NONE, CLIENT_SENDS, CLIENT_READS, SERVER_READS, SERVER_SENDS, STATE_READY, STATE_FAILED };
+enum {
+    STATE_NONE,
+    CLIENT_SENDS,
+    CLIENT_READS,
+    SERVER_READS,
+    SERVER_SENDS,
+    STATE_READY,
+    STATE_FAILED
+};
 
 #define FDS_MAX 8 /* that we have a buffer for; more are closed by the kernel and reported */
 
@@ -38,12 +46,12 @@ static enum status region_create(struct channel *c, uint64_t ring_size, struct e
         return error_set(err, STATUS_IO, "cannot make a region: memfd_create: %s", strerror(errno));
     c->own_fd = fd;
     if (ftruncate(fd, (off_t)bytes) != 0 || fallocate(fd, 0, 0, (off_t)bytes) != 0)
-        return error_set(err, STATUS_NO_MEMORY, "cannot get %llu bytes for a region: %s", (unsigned long long)bytes,
-                         strerror(errno));
+        return error_set(err, STATUS_NO_MEMORY, "cannot get %llu bytes for a region: %s",
+                         (unsigned long long)bytes, strerror(errno));
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (at == MAP_FAILED)
-        return error_set(err, STATUS_NO_MEMORY, "cannot map a region of %llu bytes: %s", (unsigned long long)bytes,
-                         strerror(errno));
+        return error_set(err, STATUS_NO_MEMORY, "cannot map a region of %llu bytes: %s",
+                         (unsigned long long)bytes, strerror(errno));
     c->own = at;
     c->own_bytes = bytes;
     c->own->header =
@@ -65,10 +73,12 @@ static enum status region_attach(struct channel *c, uint64_t ring_size, struct e
         return error_set(err, STATUS_PEER, "the peer's region lacks seals (has %#x, needs %#x)",
                          seals < 0 ? 0u : (unsigned)seals, (unsigned)REGION_SEALS);
     if (fstat(c->peer_fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != bytes)
-        return error_set(err, STATUS_PEER, "the peer's region is %lld bytes long, its hello says %llu",
+        return error_set(err, STATUS_PEER,
+                         "the peer's region is %lld bytes long, its hello says %llu",
                          (long long)st.st_size, (unsigned long long)bytes);
     if ((uint64_t)st.st_blocks * 512 < bytes)
-        return error_set(err, STATUS_PEER, "the peer's region has holes: %llu of %llu bytes are allocated",
+        return error_set(err, STATUS_PEER,
+                         "the peer's region has holes: %llu of %llu bytes are allocated",
                          (unsigned long long)st.st_blocks * 512, (unsigned long long)bytes);
     void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, c->peer_fd, 0);
     if (at == MAP_FAILED)
@@ -79,7 +89,8 @@ static enum status region_attach(struct channel *c, uint64_t ring_size, struct e
     struct region_header h = c->peer->header;
     if (h.magic != LAYOUT_MAGIC || h.version != c->config.version || h.layout != c->config.layout ||
         h.ring_size != ring_size)
-        return error_set(err, STATUS_PEER, "the header of the peer's region does not agree with its hello");
+        return error_set(err, STATUS_PEER,
+                         "the header of the peer's region does not agree with its hello");
     return STATUS_OK;
 }
 
@@ -97,7 +108,8 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise)
     return value != 0 ? value : otherwise;
 }
 
-static void start(struct channel *c, int fd, enum channel_role role, const struct channel_config *config)
+static void start(struct channel *c, int fd, enum channel_role role,
+                  const struct channel_config *config)
 {
     memset(c, 0, sizeof(*c));
     c->fd = fd;
@@ -141,9 +153,11 @@ static const char *geometry_fault(const struct hello *h)
 {
     if (h->slots == 0 || h->slots > SLOTS_MAX)
         return "the number of slots";
-    if (h->up_size < RING_SIZE_MIN || h->up_size > RING_SIZE_MAX || (h->up_size & (h->up_size - 1)) != 0)
+    if (h->up_size < RING_SIZE_MIN || h->up_size > RING_SIZE_MAX ||
+        (h->up_size & (h->up_size - 1)) != 0)
         return "the size of the up ring";
-    if (h->down_size < RING_SIZE_MIN || h->down_size > RING_SIZE_MAX || (h->down_size & (h->down_size - 1)) != 0)
+    if (h->down_size < RING_SIZE_MIN || h->down_size > RING_SIZE_MAX ||
+        (h->down_size & (h->down_size - 1)) != 0)
         return "the size of the down ring";
     if ((uint64_t)h->slots * CONTROL_ROOM_PER_SLOT > h->up_size / 2 ||
         (uint64_t)h->slots * CONTROL_ROOM_PER_SLOT > h->down_size / 2)
@@ -177,11 +191,13 @@ static enum status check_builds(struct channel *c, struct error *err)
     if (h->version == c->config.version && h->layout == c->config.layout)
         return STATUS_OK;
     return error_set(err, STATUS_VERSION,
-                     "the nginx module is '%.63s' with ring version %u (layout %08x), the worker is '%.63s' with "
+                     "the nginx module is '%.63s' with ring version %u (layout %08x), the worker "
+                     "is '%.63s' with "
                      "ring version %u (layout %08x)",
                      client ? c->config.build : h->build, client ? c->config.version : h->version,
                      client ? c->config.layout : h->layout, client ? h->build : c->config.build,
-                     client ? h->version : c->config.version, client ? h->layout : c->config.layout);
+                     client ? h->version : c->config.version,
+                     client ? h->layout : c->config.layout);
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -200,7 +216,8 @@ static enum status accept_offer(struct channel *c, struct error *err)
         return error_set(err, STATUS_PEER, "the client's hello is no offer");
     const char *fault = geometry_fault(in);
     if (fault != NULL)
-        return error_set(err, STATUS_PEER, "the client offers a geometry that cannot be: %s", fault);
+        return error_set(err, STATUS_PEER, "the client offers a geometry that cannot be: %s",
+                         fault);
     if ((status = region_attach(c, in->up_size, err)) != STATUS_OK)
         return status;
     hello_fill(c, HELLO_ANSWER);
@@ -227,14 +244,15 @@ static enum status accept_answer(struct channel *c, struct error *err)
     if (status == STATUS_PEER)
         return status;
     if (in->kind == HELLO_REFUSAL && in->text[0] != '\0')
-        return error_set(err, status == STATUS_OK ? STATUS_PEER : STATUS_VERSION, "the worker refused: %s", in->text);
+        return error_set(err, status == STATUS_OK ? STATUS_PEER : STATUS_VERSION,
+                         "the worker refused: %s", in->text);
     if (status != STATUS_OK)
         return status;
     if (in->kind != HELLO_ANSWER)
         return error_set(err, STATUS_PEER, "the worker's hello is no answer");
     if (geometry_fault(in) != NULL || in->slots > out->slots || in->up_size != out->up_size ||
-        in->down_size > out->down_size || in->up_window > out->up_window || in->down_window > out->down_window ||
-        (in->features & ~out->features) != 0)
+        in->down_size > out->down_size || in->up_window > out->up_window ||
+        in->down_window > out->down_window || (in->features & ~out->features) != 0)
         return error_set(err, STATUS_PEER, "the worker's answer exceeds the offer");
     if ((status = region_attach(c, in->down_size, err)) != STATUS_OK)
         return status;
@@ -320,8 +338,8 @@ static enum channel_wait hello_read(struct channel *c, struct error *err)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return CHANNEL_WANT_READ;
         if (n <= 0) {
-            error_set(err, STATUS_PEER, "the peer closed the socket during the handshake%s%s", n < 0 ? ": " : "",
-                      n < 0 ? strerror(errno) : "");
+            error_set(err, STATUS_PEER, "the peer closed the socket during the handshake%s%s",
+                      n < 0 ? ": " : "", n < 0 ? strerror(errno) : "");
             return CHANNEL_FAILED;
         }
         c->done += (size_t)n;
@@ -447,7 +465,8 @@ enum status channel_peer_credentials(int fd, struct channel_peer *out, struct er
     struct ucred cred;
     socklen_t len = sizeof(cred);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || len != sizeof(cred))
-        return error_set(err, STATUS_IO, "cannot tell who connected: SO_PEERCRED: %s", strerror(errno));
+        return error_set(err, STATUS_IO, "cannot tell who connected: SO_PEERCRED: %s",
+                         strerror(errno));
     *out = (struct channel_peer){cred.pid, cred.uid, cred.gid};
     return STATUS_OK;
 }

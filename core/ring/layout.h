@@ -42,16 +42,16 @@
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
-#define LAYOUT_LINE 128u              /* distance of two shared words */
-#define LAYOUT_PAGE 4096u             /* the ring begins here in its region */
-#define FRAME_ALIGN 16u               /* of every frame; the header's size too */
-#define FRAME_PAYLOAD_MAX 16384u      /* bytes of payload in one frame */
-#define RING_UP_DEFAULT (512u << 10)  /* bytes, nginx to worker */
+#define LAYOUT_LINE 128u                /* distance of two shared words */
+#define LAYOUT_PAGE 4096u               /* the ring begins here in its region */
+#define FRAME_ALIGN 16u                 /* of every frame; the header's size too */
+#define FRAME_PAYLOAD_MAX 16384u        /* bytes of payload in one frame */
+#define RING_UP_DEFAULT (512u << 10)    /* bytes, nginx to worker */
 #define RING_DOWN_DEFAULT (1024u << 10) /* bytes, worker to nginx */
-#define RING_SIZE_MIN (128u << 10)    /* a ring's size is a power of two in [MIN, MAX] */
+#define RING_SIZE_MIN (128u << 10)      /* a ring's size is a power of two in [MIN, MAX] */
 #define RING_SIZE_MAX (64u << 20)
-#define SLOTS_DEFAULT 1024u           /* streams at a time in a channel */
-#define SLOTS_MAX 4096u               /* 12 bits of the stream id */
+#define SLOTS_DEFAULT 1024u /* streams at a time in a channel */
+#define SLOTS_MAX 4096u     /* 12 bits of the stream id */
 /* Of each ring this much per slot is kept for control frames (CANCEL, CREDIT, RESET: 16 bytes each). */
 #define CONTROL_ROOM_PER_SLOT 32u
 /* Byte credits: DATA payload that a stream may have under way, per direction. */
@@ -178,8 +178,8 @@ struct hello {
 
     uint32_t layout; /* LAYOUT_WORD */
     uint32_t slots;
-    uint64_t features;  /* offered; in the answer: those of the offer that both have */
-    uint64_t up_size;   /* ring bytes */
+    uint64_t features; /* offered; in the answer: those of the offer that both have */
+    uint64_t up_size;  /* ring bytes */
     uint64_t down_size;
     uint32_t up_window; /* credit bytes per stream */
     uint32_t down_window;
@@ -187,18 +187,21 @@ struct hello {
 };
 
 /* One number made from everything that the peer could lay out differently. */
-#define LAYOUT_WORD                                                                                    \
-    ((uint32_t)(sizeof(struct frame_header) + 31u * offsetof(struct frame_header, id) +                \
-                31u * 31u * offsetof(struct region, head) + 7919u * sizeof(struct region) +            \
-                104729u * (FRAME_TYPES + 16u * RESET_CODES) + 611953u * FRAME_PAYLOAD_MAX / 64u +      \
+#define LAYOUT_WORD                                                                                \
+    ((uint32_t)(sizeof(struct frame_header) + 31u * offsetof(struct frame_header, id) +            \
+                31u * 31u * offsetof(struct region, head) + 7919u * sizeof(struct region) +        \
+                104729u * (FRAME_TYPES + 16u * RESET_CODES) + 611953u * FRAME_PAYLOAD_MAX / 64u +  \
                 3571u * CONTROL_ROOM_PER_SLOT + 1299709u * STREAM_SLOT_BITS))
 
 static_assert(sizeof(struct frame_header) == FRAME_ALIGN, "frame header");
-static_assert(offsetof(struct frame_header, type) == 4 && offsetof(struct frame_header, flags) == 5 &&
-                  offsetof(struct frame_header, reserved) == 6 && offsetof(struct frame_header, id) == 8 &&
+static_assert(offsetof(struct frame_header, type) == 4 &&
+                  offsetof(struct frame_header, flags) == 5 &&
+                  offsetof(struct frame_header, reserved) == 6 &&
+                  offsetof(struct frame_header, id) == 8 &&
                   offsetof(struct frame_header, aux) == 12,
               "frame header fields");
-static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "shared words are lock-free");
+static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
+              "shared words are lock-free");
 static_assert(offsetof(struct region, tail) == 128 && offsetof(struct region, head) == 256 &&
                   offsetof(struct region, wake) == 384 && sizeof(struct region) == LAYOUT_PAGE,
               "region");

@@ -37,7 +37,8 @@ static bool is_token(struct slice s, bool upper)
 {
     for (size_t i = 0; i < s.len; i++) {
         char ch = s.ptr[i];
-        bool ok = (ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9') || (upper && ch >= 'A' && ch <= 'Z') ||
+        bool ok = (ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9') ||
+                  (upper && ch >= 'A' && ch <= 'Z') ||
                   (ch != '\0' && strchr("!#$%&'*+-.^_`|~", ch) != NULL);
         if (!ok)
             return false;
@@ -58,15 +59,19 @@ static bool is_clean(struct slice s, bool tab)
 static enum status check_pairs(const struct message_pair *pairs, uint32_t n, struct error *err)
 {
     if (n > MESSAGE_PAIRS_MAX)
-        return error_set(err, STATUS_TOO_LARGE, "%u header fields, at most %u are carried", n, MESSAGE_PAIRS_MAX);
+        return error_set(err, STATUS_TOO_LARGE, "%u header fields, at most %u are carried", n,
+                         MESSAGE_PAIRS_MAX);
     for (uint32_t i = 0; i < n; i++) {
         if (pairs[i].name.len > MESSAGE_NAME_MAX)
-            return error_set(err, STATUS_TOO_LARGE, "header name %u is %zu bytes long, at most %u are carried", i,
+            return error_set(err, STATUS_TOO_LARGE,
+                             "header name %u is %zu bytes long, at most %u are carried", i,
                              pairs[i].name.len, MESSAGE_NAME_MAX);
         if (!is_token(pairs[i].name, false))
-            return error_set(err, STATUS_INVALID, "header name %u is empty or has a byte that no name may have", i);
+            return error_set(err, STATUS_INVALID,
+                             "header name %u is empty or has a byte that no name may have", i);
         if (!is_clean(pairs[i].value, true))
-            return error_set(err, STATUS_INVALID, "the value of header %u (%.*s) has a control byte", i,
+            return error_set(err, STATUS_INVALID,
+                             "the value of header %u (%.*s) has a control byte", i,
                              (int)pairs[i].name.len, pairs[i].name.ptr);
     }
     return STATUS_OK;
@@ -75,12 +80,15 @@ static enum status check_pairs(const struct message_pair *pairs, uint32_t n, str
 static enum status check_request(const struct message_request *m, struct error *err)
 {
     if (m->method.len > MESSAGE_METHOD_MAX)
-        return error_set(err, STATUS_TOO_LARGE, "the method is %zu bytes long, at most %u are carried", m->method.len,
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the method is %zu bytes long, at most %u are carried", m->method.len,
                          MESSAGE_METHOD_MAX);
     if (!is_token(m->method, true))
-        return error_set(err, STATUS_INVALID, "the method is empty or has a byte that no method may have");
+        return error_set(err, STATUS_INVALID,
+                         "the method is empty or has a byte that no method may have");
     if (m->target.len == 0 || m->target.ptr[0] != '/' || !is_clean(m->target, false))
-        return error_set(err, STATUS_INVALID, "the target does not begin with '/' or has a control byte");
+        return error_set(err, STATUS_INVALID,
+                         "the target does not begin with '/' or has a control byte");
     return check_pairs(m->pairs, m->n_pairs, err);
 }
 
@@ -124,12 +132,13 @@ static void put_pairs(unsigned char **at, const struct message_pair *pairs, uint
 static enum status check_room(size_t size, size_t cap, struct error *err)
 {
     if (size > cap)
-        return error_set(err, STATUS_TOO_LARGE, "the header is %zu bytes long, at most %zu are carried", size, cap);
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the header is %zu bytes long, at most %zu are carried", size, cap);
     return STATUS_OK;
 }
 
-enum status message_request_encode(const struct message_request *m, void *out, size_t cap, size_t *len,
-                                   struct error *err)
+enum status message_request_encode(const struct message_request *m, void *out, size_t cap,
+                                   size_t *len, struct error *err)
 {
     enum status status = check_request(m, err);
     if (status != STATUS_OK)
@@ -171,10 +180,12 @@ static enum status too_short(struct error *err)
     return error_set(err, STATUS_PEER, "the message is shorter than its own lengths say");
 }
 
-static enum status take_pairs(struct cursor *c, struct message_pair *pairs, uint32_t n, struct error *err)
+static enum status take_pairs(struct cursor *c, struct message_pair *pairs, uint32_t n,
+                              struct error *err)
 {
     if (n > MESSAGE_PAIRS_MAX)
-        return error_set(err, STATUS_PEER, "%u header fields, at most %u are carried", n, MESSAGE_PAIRS_MAX);
+        return error_set(err, STATUS_PEER, "%u header fields, at most %u are carried", n,
+                         MESSAGE_PAIRS_MAX);
     for (uint32_t i = 0; i < n; i++) {
         uint16_t name;
         uint32_t value;
@@ -183,7 +194,8 @@ static enum status take_pairs(struct cursor *c, struct message_pair *pairs, uint
             return too_short(err);
     }
     if (c->at != c->end)
-        return error_set(err, STATUS_PEER, "%td bytes follow the last header field", c->end - c->at);
+        return error_set(err, STATUS_PEER, "%td bytes follow the last header field",
+                         c->end - c->at);
     return STATUS_OK;
 }
 
@@ -201,15 +213,17 @@ enum status message_request_decode(const void *payload, size_t len, struct messa
     struct cursor c = {payload, (const unsigned char *)payload + len};
     uint16_t method, n;
     uint32_t target;
-    if (!take(&c, &method, sizeof(method)) || !take(&c, &n, sizeof(n)) || !take(&c, &target, sizeof(target)) ||
-        !take_slice(&c, method, &out->method) || !take_slice(&c, target, &out->target))
+    if (!take(&c, &method, sizeof(method)) || !take(&c, &n, sizeof(n)) ||
+        !take(&c, &target, sizeof(target)) || !take_slice(&c, method, &out->method) ||
+        !take_slice(&c, target, &out->target))
         return too_short(err);
     out->n_pairs = n;
     enum status status = take_pairs(&c, out->pairs, n, err);
     return status != STATUS_OK ? status : as_peer(check_request(out, err), err);
 }
 
-enum status message_head_decode(const void *payload, size_t len, struct message_head *out, struct error *err)
+enum status message_head_decode(const void *payload, size_t len, struct message_head *out,
+                                struct error *err)
 {
     struct cursor c = {payload, (const unsigned char *)payload + len};
     uint16_t code, n;

@@ -46,18 +46,20 @@ size_t message_head_size(const struct message_head *m);
 
 /* Checks and writes the payload into out[cap]; *len gets its size. STATUS_TOO_LARGE: does not fit cap or a
  * limit above; STATUS_INVALID: a byte or a number that must not be there. err may be NULL. */
-enum status message_request_encode(const struct message_request *m, void *out, size_t cap, size_t *len,
-                                   struct error *err);
+enum status message_request_encode(const struct message_request *m, void *out, size_t cap,
+                                   size_t *len, struct error *err);
 enum status message_head_encode(const struct message_head *m, void *out, size_t cap, size_t *len,
                                 struct error *err);
 
 /* Reads a payload. STATUS_PEER with the fault named if anything is wrong. */
 enum status message_request_decode(const void *payload, size_t len, struct message_request *out,
                                    struct error *err);
-enum status message_head_decode(const void *payload, size_t len, struct message_head *out, struct error *err);
+enum status message_head_decode(const void *payload, size_t len, struct message_head *out,
+                                struct error *err);
 
 /* Appends a pair; false if the table is full. The slices are borrowed. */
-static inline int message_add_pair(struct message_pair *pairs, uint32_t *n, struct slice name, struct slice value)
+static inline int message_add_pair(struct message_pair *pairs, uint32_t *n, struct slice name,
+                                   struct slice value)
 {
     if (*n >= MESSAGE_PAIRS_MAX)
         return 0;

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-void ring_writer_init(struct ring_writer *w, struct region *own, const struct region *peer, uint64_t size,
-                      uint64_t control)
+void ring_writer_init(struct ring_writer *w, struct region *own, const struct region *peer,
+                      uint64_t size, uint64_t control)
 {
     *w = (struct ring_writer){
         .data = (uint8_t *)own + LAYOUT_PAGE,
@@ -14,7 +14,8 @@ void ring_writer_init(struct ring_writer *w, struct region *own, const struct re
     };
 }
 
-void ring_reader_init(struct ring_reader *r, struct region *own, const struct region *peer, uint64_t size)
+void ring_reader_init(struct ring_reader *r, struct region *own, const struct region *peer,
+                      uint64_t size)
 {
     *r = (struct ring_reader){
         .data = (const uint8_t *)peer + LAYOUT_PAGE,
@@ -63,8 +64,8 @@ uint8_t *ring_writer_reserve(struct ring_writer *w, uint32_t len, bool control)
     return w->data + (w->tail & (w->size - 1)) + FRAME_ALIGN;
 }
 
-void ring_writer_commit(struct ring_writer *w, uint8_t type, uint8_t flags, uint32_t id, uint32_t aux,
-                        uint32_t len)
+void ring_writer_commit(struct ring_writer *w, uint8_t type, uint8_t flags, uint32_t id,
+                        uint32_t aux, uint32_t len)
 {
     if (!w->open || len > w->reserved) {
         w->broken = true; /* a bug on our side: stop rather than write over what the peer reads */
@@ -101,7 +102,8 @@ static enum ring_peek reader_broken(struct ring_reader *r)
  * see the same 16 bytes. */
 static struct frame_header reader_header(const struct ring_reader *r)
 {
-    const _Atomic uint64_t *at = (const _Atomic uint64_t *)(const void *)(r->data + (r->head & (r->size - 1)));
+    const _Atomic uint64_t *at =
+        (const _Atomic uint64_t *)(const void *)(r->data + (r->head & (r->size - 1)));
     uint64_t raw[2] = {atomic_load_explicit(&at[0], memory_order_relaxed),
                        atomic_load_explicit(&at[1], memory_order_relaxed)};
     struct frame_header h;
@@ -126,14 +128,15 @@ enum ring_peek ring_reader_peek(struct ring_reader *r, struct ring_frame *out)
         }
         struct frame_header h = reader_header(r);
         uint64_t to_end = r->size - (r->head & (r->size - 1));
-        if (h.type == 0 || h.type >= FRAME_TYPES || h.reserved != 0 || (h.flags & ~FRAME_FLAGS) != 0 ||
-            h.len > FRAME_PAYLOAD_MAX)
+        if (h.type == 0 || h.type >= FRAME_TYPES || h.reserved != 0 ||
+            (h.flags & ~FRAME_FLAGS) != 0 || h.len > FRAME_PAYLOAD_MAX)
             return reader_broken(r);
         uint32_t size = frame_size(h.len);
         if (size > to_end || size > r->tail - r->head)
             return reader_broken(r);
         if (h.type == FRAME_PAD) {
-            if (size != to_end || h.len % FRAME_ALIGN != 0 || h.flags != 0 || h.id != 0 || h.aux != 0)
+            if (size != to_end || h.len % FRAME_ALIGN != 0 || h.flags != 0 || h.id != 0 ||
+                h.aux != 0)
                 return reader_broken(r);
             r->head += size;
             continue;

@@ -17,17 +17,17 @@
 #include "core/ring/layout.h"
 
 struct ring_writer {
-    uint8_t *data;                  /* the ring's bytes, in our region */
-    uint64_t size;                  /* power of two */
-    uint64_t control;               /* bytes that only control frames may use */
-    _Atomic uint64_t *tail_word;    /* in our region */
+    uint8_t *data;                     /* the ring's bytes, in our region */
+    uint64_t size;                     /* power of two */
+    uint64_t control;                  /* bytes that only control frames may use */
+    _Atomic uint64_t *tail_word;       /* in our region */
     const _Atomic uint64_t *head_word; /* in the peer's region */
-    uint64_t tail;                  /* private: written, maybe not published */
-    uint64_t published;             /* last value stored in tail_word */
-    uint64_t head;                  /* last checked value of head_word */
-    uint32_t reserved;              /* payload bytes of the open reservation */
-    bool open;                      /* between reserve and commit */
-    bool broken;                    /* the peer's head made no sense: nothing more is written */
+    uint64_t tail;                     /* private: written, maybe not published */
+    uint64_t published;                /* last value stored in tail_word */
+    uint64_t head;                     /* last checked value of head_word */
+    uint32_t reserved;                 /* payload bytes of the open reservation */
+    bool open;                         /* between reserve and commit */
+    bool broken;                       /* the peer's head made no sense: nothing more is written */
 };
 
 struct ring_reader {
@@ -52,18 +52,19 @@ struct ring_frame {
 enum ring_peek { RING_EMPTY, RING_FRAME, RING_BROKEN };
 
 /* own: our region (the ring to write). peer: the reader's region. control: bytes kept for control frames. */
-void ring_writer_init(struct ring_writer *w, struct region *own, const struct region *peer, uint64_t size,
-                      uint64_t control);
+void ring_writer_init(struct ring_writer *w, struct region *own, const struct region *peer,
+                      uint64_t size, uint64_t control);
 /* own: our region (where our head goes). peer: the writer's region (the ring to read). */
-void ring_reader_init(struct ring_reader *r, struct region *own, const struct region *peer, uint64_t size);
+void ring_reader_init(struct ring_reader *r, struct region *own, const struct region *peer,
+                      uint64_t size);
 
 /* Room for a frame of `len` <= FRAME_PAYLOAD_MAX payload bytes: where to write them, or NULL if the ring has no
  * room now (or is broken). Control frames may use the room kept for them. A PAD frame is written on the way if
  * needed. One reservation at a time; a new one forgets the last. */
 uint8_t *ring_writer_reserve(struct ring_writer *w, uint32_t len, bool control);
 /* Ends the reservation with the frame's header (len at most what was reserved). Not yet visible to the reader. */
-void ring_writer_commit(struct ring_writer *w, uint8_t type, uint8_t flags, uint32_t id, uint32_t aux,
-                        uint32_t len);
+void ring_writer_commit(struct ring_writer *w, uint8_t type, uint8_t flags, uint32_t id,
+                        uint32_t aux, uint32_t len);
 /* Makes all committed frames visible (store-release). True if there were any. */
 bool ring_writer_publish(struct ring_writer *w);
 /* Has the reader consumed anything since we last looked? Looks at shared memory. */

@@ -23,18 +23,18 @@
 /* "TOKNSTAT" read as a little-endian u64. */
 #define STATS_MAGIC 0x544154534e4b4f54ull
 #define STATS_FORMAT_VERSION 1u
-#define STATS_LAYOUT_WORD                                                                              \
-    ((uint32_t)(sizeof(struct stats_header) + 31u * sizeof(struct stats_point_desc) +                  \
+#define STATS_LAYOUT_WORD                                                                          \
+    ((uint32_t)(sizeof(struct stats_header) + 31u * sizeof(struct stats_point_desc) +              \
                 961u * sizeof(struct stats_text) + 29791u * offsetof(struct stats_header, epoch)))
 #define STATS_NAME_MAX 48u
 #define STATS_UNIT_MAX 16u
 #define STATS_GROUP_MAX 16u
 #define STATS_HELP_MAX 104u
 #define STATS_TEXT_MAX 248u
-#define STATS_BOUNDS_MAX 64u          /* of one histogram */
+#define STATS_BOUNDS_MAX 64u /* of one histogram */
 #define STATS_POINTS_MAX 512u
 #define STATS_CELLS_MAX 64u
-#define STATS_FILE_MAX (1u << 20)     /* a reader refuses more */
+#define STATS_FILE_MAX (1u << 20) /* a reader refuses more */
 #define STATS_SUFFIX ".stats"
 
 enum stats_kind {
@@ -76,18 +76,19 @@ struct stats_header {
     uint32_t n_bounds, bounds_at;
     uint32_t n_texts, texts_at;
     uint32_t n_cells, cells_at;
-    uint32_t cell_words; /* multiple of 16 */
-    uint32_t starts;     /* workers that have used this file, this one included */
+    uint32_t cell_words;    /* multiple of 16 */
+    uint32_t starts;        /* workers that have used this file, this one included */
     _Atomic uint64_t epoch; /* odd while a worker takes the file over */
     uint64_t pid;
-    uint64_t start_ms;   /* unix time of the owner's start */
-    uint64_t stop_ms;    /* unix time of its orderly end; 0: none (running, or killed) */
+    uint64_t start_ms;     /* unix time of the owner's start */
+    uint64_t stop_ms;      /* unix time of its orderly end; 0: none (running, or killed) */
     uint64_t heartbeat_at; /* byte offset of the word with the unix ms of the last sign of life */
     char name[64];
 };
 
 static_assert(sizeof(struct stats_point_desc) == 200, "point");
 static_assert(sizeof(struct stats_text) == 256, "text");
-static_assert(sizeof(struct stats_header) == 168 && offsetof(struct stats_header, epoch) == 64, "header");
+static_assert(sizeof(struct stats_header) == 168 && offsetof(struct stats_header, epoch) == 64,
+              "header");
 
 #endif

@@ -84,7 +84,8 @@ static size_t read_at(int fd, void *buf, size_t len, size_t offset)
 size_t stats_file_bytes(int fd)
 {
     struct stats_header h;
-    if (read_at(fd, &h, sizeof(h), 0) != sizeof(h) || h.magic != STATS_MAGIC || h.file_bytes > STATS_FILE_MAX)
+    if (read_at(fd, &h, sizeof(h), 0) != sizeof(h) || h.magic != STATS_MAGIC ||
+        h.file_bytes > STATS_FILE_MAX)
         return 0;
     return (size_t)h.file_bytes;
 }
@@ -92,7 +93,8 @@ size_t stats_file_bytes(int fd)
 /* Does a table of n entries of this size lie within the file, aligned? */
 static bool table_fits(uint64_t at, uint64_t n, uint64_t size, uint64_t bytes)
 {
-    return at % 64 == 0 && at >= sizeof(struct stats_header) && at <= bytes && n <= (bytes - at) / size;
+    return at % 64 == 0 && at >= sizeof(struct stats_header) && at <= bytes &&
+           n <= (bytes - at) / size;
 }
 
 static bool is_histogram(unsigned kind)
@@ -113,7 +115,8 @@ static const struct stats_point_desc *desc_at(const struct stats_snapshot *s, un
 static bool desc_is_fine(const struct stats_header *h, const struct stats_point_desc *d)
 {
     if (!terminated(d->name, sizeof(d->name)) || !terminated(d->unit, sizeof(d->unit)) ||
-        !terminated(d->group, sizeof(d->group)) || !terminated(d->help, sizeof(d->help)) || d->name[0] == '\0')
+        !terminated(d->group, sizeof(d->group)) || !terminated(d->help, sizeof(d->help)) ||
+        d->name[0] == '\0')
         return false;
     if (d->kind == 0 || d->kind >= STATS_KINDS || d->level < STATS_BASIC || d->level > STATS_DETAIL)
         return false;
@@ -136,7 +139,8 @@ static enum status corrupt(struct error *err, const char *what)
     return error_set(err, STATUS_CORRUPT, "the stats file is damaged: %s", what);
 }
 
-enum status stats_snapshot_pread(int fd, void *buf, size_t cap, struct stats_snapshot *out, struct error *err)
+enum status stats_snapshot_pread(int fd, void *buf, size_t cap, struct stats_snapshot *out,
+                                 struct error *err)
 {
     struct stats_header h;
     size_t got = read_at(fd, &h, sizeof(h), 0);
@@ -144,30 +148,33 @@ enum status stats_snapshot_pread(int fd, void *buf, size_t cap, struct stats_sna
         return error_set(err, STATUS_CORRUPT, "this is no stats file, or one that was truncated");
     if (h.version != STATS_FORMAT_VERSION || h.layout != STATS_LAYOUT_WORD)
         return error_set(err, STATUS_VERSION,
-                         "the stats file has format %u (layout %08x), this program reads format %u (layout %08x)",
+                         "the stats file has format %u (layout %08x), this program reads format %u "
+                         "(layout %08x)",
                          h.version, h.layout, STATS_FORMAT_VERSION, STATS_LAYOUT_WORD);
     if (h.file_bytes > STATS_FILE_MAX || h.file_bytes < sizeof(h))
         return corrupt(err, "its size makes no sense");
     if (h.file_bytes > cap)
-        return error_set(err, STATUS_TOO_LARGE, "the stats file has %llu bytes, there is room for %zu",
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the stats file has %llu bytes, there is room for %zu",
                          (unsigned long long)h.file_bytes, cap);
     size_t bytes = (size_t)h.file_bytes;
     if (read_at(fd, buf, bytes, 0) != bytes)
         return corrupt(err, "it ends early");
     *out = (struct stats_snapshot){.data = buf, .len = bytes};
-    memcpy(&out->header, buf, sizeof(h)); /* this read's own header: only this one is used from here */
+    memcpy(&out->header, buf,
+           sizeof(h)); /* this read's own header: only this one is used from here */
     h = out->header;
-    if (h.magic != STATS_MAGIC || h.version != STATS_FORMAT_VERSION || h.layout != STATS_LAYOUT_WORD ||
-        h.file_bytes != bytes || (h.epoch & 1) != 0)
+    if (h.magic != STATS_MAGIC || h.version != STATS_FORMAT_VERSION ||
+        h.layout != STATS_LAYOUT_WORD || h.file_bytes != bytes || (h.epoch & 1) != 0)
         return error_set(err, STATUS_LOADING, "a worker is just taking the stats file over");
-    if (h.n_points == 0 || h.n_points > STATS_POINTS_MAX || h.n_cells == 0 || h.n_cells > STATS_CELLS_MAX ||
-        h.cell_words == 0 || !terminated(h.name, sizeof(h.name)))
+    if (h.n_points == 0 || h.n_points > STATS_POINTS_MAX || h.n_cells == 0 ||
+        h.n_cells > STATS_CELLS_MAX || h.cell_words == 0 || !terminated(h.name, sizeof(h.name)))
         return corrupt(err, "its header makes no sense");
     if (!table_fits(h.points_at, h.n_points, sizeof(struct stats_point_desc), bytes) ||
         !table_fits(h.bounds_at, h.n_bounds, 8, bytes) ||
         !table_fits(h.texts_at, h.n_texts, sizeof(struct stats_text), bytes) ||
-        !table_fits(h.cells_at, (uint64_t)h.n_cells * h.cell_words, 8, bytes) || h.heartbeat_at % 8 != 0 ||
-        h.heartbeat_at < sizeof(h) || h.heartbeat_at > bytes - 8)
+        !table_fits(h.cells_at, (uint64_t)h.n_cells * h.cell_words, 8, bytes) ||
+        h.heartbeat_at % 8 != 0 || h.heartbeat_at < sizeof(h) || h.heartbeat_at > bytes - 8)
         return corrupt(err, "a table lies outside of it");
     for (unsigned i = 0; i < h.n_points; i++)
         if (!desc_is_fine(&h, desc_at(out, i)))
@@ -207,7 +214,8 @@ bool stats_point_at(const struct stats_snapshot *s, unsigned i, struct stats_poi
     out->n_bounds = 0;
     out->sum = out->value = 0;
     if (d->kind == STATS_TEXT) {
-        const struct stats_text *t = (const struct stats_text *)(const void *)(s->data + s->header.texts_at) + d->index;
+        const struct stats_text *t =
+            (const struct stats_text *)(const void *)(s->data + s->header.texts_at) + d->index;
         /* Caught in the middle of being written, or never terminated: nothing rather than half of it. */
         out->text = (t->sequence & 1) == 0 && terminated(t->text, sizeof(t->text)) ? t->text : "";
     } else if (is_histogram(d->kind)) {

@@ -40,17 +40,18 @@ size_t stats_file_bytes(int fd);
 /* Reads the file into buf[cap] (8-byte aligned) and checks it. STATUS_CORRUPT: damaged, truncated or not a stats
  * file; STATUS_VERSION: of another format version; STATUS_TOO_LARGE: cap is too small; STATUS_LOADING: a worker
  * is just taking the file over: try again. The snapshot points into buf. */
-enum status stats_snapshot_pread(int fd, void *buf, size_t cap, struct stats_snapshot *out, struct error *err);
+enum status stats_snapshot_pread(int fd, void *buf, size_t cap, struct stats_snapshot *out,
+                                 struct error *err);
 
 struct stats_point {
     const char *name, *unit, *group, *help; /* point into the snapshot's buffer */
     enum stats_kind kind;
     enum stats_level level;
-    uint64_t value;    /* counter, gauge, hash; histograms: the count */
-    const char *text;  /* TEXT, else NULL */
+    uint64_t value;   /* counter, gauge, hash; histograms: the count */
+    const char *text; /* TEXT, else NULL */
     /* histograms */
-    unsigned n_bounds;                     /* buckets are n_bounds + 1 */
-    uint64_t bounds[STATS_BOUNDS_MAX];     /* upper bounds, ascending; nanoseconds or numbers */
+    unsigned n_bounds;                 /* buckets are n_bounds + 1 */
+    uint64_t bounds[STATS_BOUNDS_MAX]; /* upper bounds, ascending; nanoseconds or numbers */
     uint64_t buckets[STATS_BOUNDS_MAX + 1];
     uint64_t sum;
 };

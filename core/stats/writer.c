@@ -21,12 +21,12 @@
 /* Six steps a decade, 0.1 ms to 100 s: fine enough that a median of 9 or 11 ms reads as such. */
 static const uint64_t time_bounds[] = {
 #define DECADE(unit) 1 * (unit), 3 * (unit) / 2, 2 * (unit), 3 * (unit), 5 * (unit), 7 * (unit)
-    DECADE(100000ull),     DECADE(1000000ull),     DECADE(10000000ull),
-    DECADE(100000000ull),  DECADE(1000000000ull),  DECADE(10000000000ull),
-    100000000000ull,
+    DECADE(100000ull),     DECADE(1000000ull),     DECADE(10000000ull), DECADE(100000000ull),
+    DECADE(1000000000ull), DECADE(10000000000ull), 100000000000ull,
 #undef DECADE
 };
-static const uint64_t size_bounds[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048};
+static const uint64_t size_bounds[] = {1,  2,  3,  4,   6,   8,   12,  16,  24,   32,
+                                       48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048};
 
 #define N_TIME (sizeof(time_bounds) / sizeof(time_bounds[0]))
 #define N_SIZE (sizeof(size_bounds) / sizeof(size_bounds[0]))
@@ -35,15 +35,16 @@ static const struct {
     const char *name, *unit, *group, *help;
     uint8_t kind, level;
 } stats[STAT_COUNT] = {
-#define STAT(name, kind, unit, level, group, help) {#name, unit, group, help, STATS_##kind, STATS_##level},
+#define STAT(name, kind, unit, level, group, help)                                                 \
+    {#name, unit, group, help, STATS_##kind, STATS_##level},
 #include "core/stats/counters.def"
 #undef STAT
 };
 
 /* Every text fits its field with its NUL. */
-#define STAT(name, kind, unit, level, group, help)                                                     \
-    static_assert(sizeof(#name) <= STATS_NAME_MAX && sizeof(unit) <= STATS_UNIT_MAX &&                 \
-                      sizeof(group) <= STATS_GROUP_MAX && sizeof(help) <= STATS_HELP_MAX,              \
+#define STAT(name, kind, unit, level, group, help)                                                 \
+    static_assert(sizeof(#name) <= STATS_NAME_MAX && sizeof(unit) <= STATS_UNIT_MAX &&             \
+                      sizeof(group) <= STATS_GROUP_MAX && sizeof(help) <= STATS_HELP_MAX,          \
                   #name);
 #include "core/stats/counters.def"
 #undef STAT
@@ -120,7 +121,8 @@ static void fill(struct stats_writer *w, const char *name)
     atomic_thread_fence(memory_order_seq_cst);
 
     memset(w->base + sizeof(*h), 0, w->plan.header.file_bytes - sizeof(*h));
-    struct stats_point_desc *d = (struct stats_point_desc *)(void *)(w->base + w->plan.header.points_at);
+    struct stats_point_desc *d =
+        (struct stats_point_desc *)(void *)(w->base + w->plan.header.points_at);
     for (unsigned i = 0; i < STAT_COUNT; i++, d++) {
         snprintf(d->name, sizeof(d->name), "%s", stats[i].name);
         snprintf(d->unit, sizeof(d->unit), "%s", stats[i].unit);
@@ -142,7 +144,8 @@ static void fill(struct stats_writer *w, const char *name)
     fresh.pid = (uint64_t)getpid();
     fresh.start_ms = clock_wall_ns() / 1000000;
     snprintf(fresh.name, sizeof(fresh.name), "%s", name);
-    memcpy((char *)h + sizeof(h->magic), (char *)&fresh + sizeof(h->magic), sizeof(fresh) - sizeof(h->magic));
+    memcpy((char *)h + sizeof(h->magic), (char *)&fresh + sizeof(h->magic),
+           sizeof(fresh) - sizeof(h->magic));
     atomic_thread_fence(memory_order_seq_cst);
     h->magic = STATS_MAGIC;
     atomic_store(&h->epoch, epoch + 1);
@@ -180,7 +183,8 @@ static enum status make_dir(const char *dir, struct error *err)
 
 /* Makes the file under a temporary name, ready and locked, then gives it its name: by link, which fails where there
  * is one already (*taken), or by rename over `replaced`, a file of another layout that we hold the lock of. */
-static enum status make_file(struct stats_writer *w, const char *name, bool replace, bool *taken, struct error *err)
+static enum status make_file(struct stats_writer *w, const char *name, bool replace, bool *taken,
+                             struct error *err)
 {
     char temporary[4200];
     snprintf(temporary, sizeof(temporary), "%s.%ld.new", w->path, (long)getpid());
@@ -221,22 +225,26 @@ static bool same_layout(const struct stats_writer *w, int fd)
     struct stats_header h;
     struct stat st;
     const struct stats_header *p = &w->plan.header;
-    return pread(fd, &h, sizeof(h), 0) == (ssize_t)sizeof(h) && h.magic == STATS_MAGIC && h.version == p->version &&
-           h.layout == p->layout && h.file_bytes == p->file_bytes && fstat(fd, &st) == 0 &&
-           (uint64_t)st.st_size == p->file_bytes && (uint64_t)st.st_blocks * 512 >= p->file_bytes;
+    return pread(fd, &h, sizeof(h), 0) == (ssize_t)sizeof(h) && h.magic == STATS_MAGIC &&
+           h.version == p->version && h.layout == p->layout && h.file_bytes == p->file_bytes &&
+           fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->file_bytes &&
+           (uint64_t)st.st_blocks * 512 >= p->file_bytes;
 }
 
-static enum status held_by_another(const struct stats_writer *w, int fd, const char *name, struct error *err)
+static enum status held_by_another(const struct stats_writer *w, int fd, const char *name,
+                                   struct error *err)
 {
     struct stats_header h = {0};
     if (pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h))
         h.pid = 0;
-    return error_set(err, STATUS_IO, "a living worker (pid %llu) already has the name '%s' (%.200s)",
+    return error_set(err, STATUS_IO,
+                     "a living worker (pid %llu) already has the name '%s' (%.200s)",
                      (unsigned long long)h.pid, name, w->path);
 }
 
 /* One try at the name; *again: somebody else was faster somewhere, look anew. */
-static enum status try_name(struct stats_writer *w, const char *name, bool *again, struct error *err)
+static enum status try_name(struct stats_writer *w, const char *name, bool *again,
+                            struct error *err)
 {
     struct stat by_fd, by_path;
     *again = false;
@@ -277,7 +285,8 @@ static enum status try_name(struct stats_writer *w, const char *name, bool *agai
     return STATUS_OK;
 }
 
-enum status stats_writer_create(const char *dir, const char *name, struct stats_writer **out, struct error *err)
+enum status stats_writer_create(const char *dir, const char *name, struct stats_writer **out,
+                                struct error *err)
 {
     char standard[4096];
     *out = NULL;
@@ -292,7 +301,8 @@ enum status stats_writer_create(const char *dir, const char *name, struct stats_
     enum status status = STATUS_OK;
     if (!stats_path(dir, name, w->path, sizeof(w->path)))
         status = error_set(err, STATUS_INVALID,
-                           "the name '%.64s' is not 1 to 48 of the characters A-Z a-z 0-9 . _ - (the first no dot)",
+                           "the name '%.64s' is not 1 to 48 of the characters A-Z a-z 0-9 . _ - "
+                           "(the first no dot)",
                            name);
     else
         status = make_dir(dir, err);
@@ -336,7 +346,8 @@ const char *stats_writer_path(const struct stats_writer *w)
 
 static bool is_number(enum stats_id stat)
 {
-    return stats[stat].kind == STATS_COUNTER || stats[stat].kind == STATS_GAUGE || stats[stat].kind == STATS_HASH;
+    return stats[stat].kind == STATS_COUNTER || stats[stat].kind == STATS_GAUGE ||
+           stats[stat].kind == STATS_HASH;
 }
 
 void stats_add(struct stats_writer *w, enum stats_cell cell, enum stats_id stat, uint64_t n)

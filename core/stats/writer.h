@@ -37,7 +37,8 @@ struct stats_writer;
  * it into place, or adopts the one that a dead worker left (all values start at zero again; `starts` goes up). dir
  * NULL: stats_default_dir. STATUS_INVALID: name is not [A-Za-z0-9._-]{1,48}; STATUS_IO: the system said no, or a
  * living worker has this name (err gives its pid). The lock goes with the process. */
-enum status stats_writer_create(const char *dir, const char *name, struct stats_writer **out, struct error *err);
+enum status stats_writer_create(const char *dir, const char *name, struct stats_writer **out,
+                                struct error *err);
 /* The same without a file, for tests and tools. Never fails. */
 struct stats_writer *stats_writer_anonymous(void);
 /* Marks the orderly end, unmaps, gives the lock back; the file stays. NULL is fine. */

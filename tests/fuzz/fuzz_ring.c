@@ -57,12 +57,14 @@ static void peer_frame(struct frame_header h, uint32_t from_input)
 
 static void peer_message(uint8_t type)
 {
-    struct message_request m = {.method = slice_of("POST"), .target = slice_of("/v1/chat/completions")};
+    struct message_request m = {.method = slice_of("POST"),
+                                .target = slice_of("/v1/chat/completions")};
     struct message_head head = {.status = 200};
     unsigned char buf[256];
     size_t len = 0;
     if (type == FRAME_REQUEST) {
-        message_add_pair(m.pairs, &m.n_pairs, slice_of("content-type"), slice_of("application/json"));
+        message_add_pair(m.pairs, &m.n_pairs, slice_of("content-type"),
+                         slice_of("application/json"));
         check(message_request_encode(&m, buf, sizeof(buf), &len, NULL) == STATUS_OK);
         last_id = stream_id((uint32_t)take(1) % SLOTS, (uint32_t)take(1));
     } else {
@@ -85,7 +87,8 @@ static void look(const struct channel_frame *f)
     struct error err;
     uint32_t n = 0, sum = 0;
     const struct message_pair *pairs = NULL;
-    if (f->type == FRAME_REQUEST && message_request_decode(f->payload, f->len, &request, &err) == STATUS_OK)
+    if (f->type == FRAME_REQUEST &&
+        message_request_decode(f->payload, f->len, &request, &err) == STATUS_OK)
         pairs = request.pairs, n = request.n_pairs;
     if (f->type == FRAME_HEAD && message_head_decode(f->payload, f->len, &head, &err) == STATUS_OK)
         pairs = head.pairs, n = head.n_pairs;
@@ -133,7 +136,8 @@ static void we_write(unsigned what)
     } else if (what == 0) {
         sent = channel_send_head(&c, s, &head, 0, NULL);
     } else if (what == 1) {
-        sent = channel_send_data(&c, s, bytes, (size_t)take(2) % sizeof(bytes), (unsigned)take(1) & FRAME_FLAGS, &taken);
+        sent = channel_send_data(&c, s, bytes, (size_t)take(2) % sizeof(bytes),
+                                 (unsigned)take(1) & FRAME_FLAGS, &taken);
     } else if (what == 2) {
         sent = channel_send_journal(&c, s, bytes, (size_t)take(1));
     } else if (what == 4 && c.role == CHANNEL_SERVER) {
@@ -152,20 +156,26 @@ static void step(void)
     uint64_t place;
     switch (take(1) % 14) {
     case 0:
-        h = (struct frame_header){(uint32_t)take(2), (uint8_t)take(1), (uint8_t)take(1), (uint16_t)take(2),
-                                  (uint32_t)take(4), (uint32_t)take(4)};
+        h = (struct frame_header){(uint32_t)take(2), (uint8_t)take(1),  (uint8_t)take(1),
+                                  (uint16_t)take(2), (uint32_t)take(4), (uint32_t)take(4)};
         peer_frame(h, 300);
         break;
     case 1: /* nearly right: for a live stream */
-        h = (struct frame_header){.len = (uint32_t)take(2) & 0x3fff, .type = (uint8_t)(take(1) % FRAME_TYPES),
-                                  .flags = (uint8_t)take(1) & FRAME_FLAGS, .id = last_id, .aux = (uint32_t)take(2)};
+        h = (struct frame_header){.len = (uint32_t)take(2) & 0x3fff,
+                                  .type = (uint8_t)(take(1) % FRAME_TYPES),
+                                  .flags = (uint8_t)take(1) & FRAME_FLAGS,
+                                  .id = last_id,
+                                  .aux = (uint32_t)take(2)};
         peer_frame(h, 300);
         break;
     case 2:
         peer_message(c.role == CHANNEL_SERVER ? FRAME_REQUEST : FRAME_HEAD);
         break;
     case 3:
-        peer_frame((struct frame_header){.len = (uint32_t)take(2) & 0x3fff, .type = FRAME_DATA, .id = last_id}, 0);
+        peer_frame((struct frame_header){.len = (uint32_t)take(2) & 0x3fff,
+                                         .type = FRAME_DATA,
+                                         .id = last_id},
+                   0);
         break;
     case 4:
         atomic_store(&peer->tail, peer_tail + take(8));
@@ -238,8 +248,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     c.role = data[0] & 1 ? CHANNEL_CLIENT : CHANNEL_SERVER;
     c.own = own;
     c.peer = peer;
-    struct hello agreed = {.slots = SLOTS, .up_size = SIZE, .down_size = SIZE, .up_window = WINDOW_UP_DEFAULT,
-                           .down_window = WINDOW_DOWN_DEFAULT, .features = data[0] & 2 ? FEATURE_JOURNAL : 0};
+    struct hello agreed = {.slots = SLOTS,
+                           .up_size = SIZE,
+                           .down_size = SIZE,
+                           .up_window = WINDOW_UP_DEFAULT,
+                           .down_window = WINDOW_DOWN_DEFAULT,
+                           .features = data[0] & 2 ? FEATURE_JOURNAL : 0};
     if (data[0] & 4) /* the writer's side comes to its limits sooner */
         agreed.up_window = agreed.down_window = WINDOW_MAX;
     check(channel_begin(&c, &agreed, NULL) == STATUS_OK);

@@ -14,7 +14,8 @@ static struct channel client, server;
 
 static inline void pair_sockets(void)
 {
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets),
+                     0);
 }
 
 static inline void pair_connect(const struct channel_config *c, const struct channel_config *s)

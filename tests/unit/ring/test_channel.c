@@ -12,8 +12,11 @@ static void setup(void)
 
 static void setup_small(void)
 {
-    struct channel_config c = {.slots = 8, .up_size = RING_SIZE_MIN, .down_size = RING_SIZE_MIN,
-                               .up_window = 1u << 20, .down_window = 1u << 20};
+    struct channel_config c = {.slots = 8,
+                               .up_size = RING_SIZE_MIN,
+                               .down_size = RING_SIZE_MIN,
+                               .up_window = 1u << 20,
+                               .down_window = 1u << 20};
     pair_connect(&c, &c);
 }
 
@@ -42,7 +45,9 @@ START_TEST(one_request_and_its_answer)
     ck_assert_int_eq(channel_next(&server, &f, &err), CHANNEL_NONE);
 
     pair_head(at_server);
-    ck_assert_int_eq(channel_send_data(&server, at_server, "data: x\n\n", 9, FRAME_EVENT_END, &taken), SEND_DONE);
+    ck_assert_int_eq(
+        channel_send_data(&server, at_server, "data: x\n\n", 9, FRAME_EVENT_END, &taken),
+        SEND_DONE);
     ck_assert_int_eq(channel_send_data(&server, at_server, NULL, 0, FRAME_FIN, &taken), SEND_DONE);
     ck_assert(!channel_is_open(at_server));
     ck_assert_int_eq(channel_send_data(&server, at_server, "x", 1, 0, &taken), SEND_INVALID);
@@ -112,7 +117,8 @@ START_TEST(trailer_ends_the_stream)
     struct channel_stream *at_server, *s = pair_open(FRAME_FIN, &at_server);
     struct message_head h = {.status = 200}, back;
     message_add_pair(h.pairs, &h.n_pairs, slice_of("x-tokens"), slice_of("17"));
-    ck_assert_int_eq(channel_send_trailer(&server, at_server, &h, &err), SEND_INVALID); /* before the head */
+    ck_assert_int_eq(channel_send_trailer(&server, at_server, &h, &err),
+                     SEND_INVALID); /* before the head */
     pair_head(at_server);
     ck_assert_int_eq(channel_send_trailer(&server, at_server, &h, &err), SEND_DONE);
     ck_assert(!channel_is_open(at_server));
@@ -187,7 +193,8 @@ START_TEST(credit_bounds_data_and_comes_back)
     pair_open(FRAME_FIN, &at_server);
     pair_head(at_server);
     size_t sent = 0, got = 0, taken;
-    ck_assert_int_eq(channel_send_data(&server, at_server, data, sizeof(data), FRAME_FIN, &taken), SEND_NO_CREDIT);
+    ck_assert_int_eq(channel_send_data(&server, at_server, data, sizeof(data), FRAME_FIN, &taken),
+                     SEND_NO_CREDIT);
     ck_assert_uint_eq(taken, WINDOW_DOWN_DEFAULT);
     ck_assert_uint_eq(at_server->send_credit, 0);
     sent = taken;
@@ -206,8 +213,8 @@ START_TEST(credit_bounds_data_and_comes_back)
         while (channel_next(&server, &f, &err) == CHANNEL_FRAME)
             ck_assert_int_eq(f.type, FRAME_CREDIT);
         if (channel_is_open(at_server)) {
-            enum channel_send r =
-                channel_send_data(&server, at_server, data + sent, sizeof(data) - sent, FRAME_FIN, &taken);
+            enum channel_send r = channel_send_data(&server, at_server, data + sent,
+                                                    sizeof(data) - sent, FRAME_FIN, &taken);
             ck_assert(r == SEND_DONE || r == SEND_NO_CREDIT);
             sent += taken;
         }
@@ -235,7 +242,8 @@ START_TEST(control_frames_survive_a_full_ring)
         channel_close(&client, s[i]);
     ck_assert_uint_eq(client.n_waiting, 6);
     ck_assert_uint_eq(client.open, 2);
-    ck_assert_ptr_null(channel_open(&client, NULL)); /* their slots are not free before their CANCELs are out */
+    ck_assert_ptr_null(
+        channel_open(&client, NULL)); /* their slots are not free before their CANCELs are out */
     channel_publish(&client);
     ck_assert(!channel_sleep(&client));
     unsigned cancels = 0;
@@ -265,7 +273,8 @@ START_TEST(waiting_credit_and_reset_go_out_too)
     while (ring_writer_reserve(&server.writer, 0, true) != NULL)
         ring_writer_commit(&server.writer, FRAME_RESET, 0, stream_id(7, 99), RESET_INTERNAL, 0);
     for (int turn = 0; turn < 64 && sent < sizeof(data); turn++) { /* in turns: the ring is small */
-        if (channel_send_data(&client, s, data + sent, sizeof(data) - sent, 0, &taken) == SEND_INVALID)
+        if (channel_send_data(&client, s, data + sent, sizeof(data) - sent, 0, &taken) ==
+            SEND_INVALID)
             ck_abort();
         sent += taken;
         channel_publish(&client);
@@ -354,7 +363,8 @@ START_TEST(a_full_socket_does_not_hold_us)
 }
 END_TEST
 
-static void raw(struct channel *c, uint8_t type, uint8_t flags, uint32_t id, uint32_t aux, uint32_t len)
+static void raw(struct channel *c, uint8_t type, uint8_t flags, uint32_t id, uint32_t aux,
+                uint32_t len)
 {
     uint8_t *out = ring_writer_reserve(&c->writer, len, true);
     ck_assert_ptr_nonnull(out);
@@ -432,7 +442,8 @@ START_TEST(server_refuses_protocol_breaks)
         raw(&client, FRAME_CANCEL, 0, id, 0, 0);
         pair_head(at_server);
         /* Only looked at when room is short. */
-        for (size_t taken; channel_send_data(&server, at_server, "x", 1, 0, &taken) != SEND_NO_ROOM;)
+        for (size_t taken;
+             channel_send_data(&server, at_server, "x", 1, 0, &taken) != SEND_NO_ROOM;)
             at_server->send_credit = 1 << 20;
         words = "index makes no sense";
         break;
@@ -544,7 +555,8 @@ START_TEST(a_trailer_ends_the_stream)
     struct channel_stream *at_server, *s = pair_open(FRAME_FIN, &at_server);
     struct message_head m = {.status = 200};
     message_add_pair(m.pairs, &m.n_pairs, slice_of("x-n"), slice_of("7"));
-    ck_assert_int_eq(channel_send_trailer(&server, at_server, &m, &err), SEND_INVALID); /* before HEAD */
+    ck_assert_int_eq(channel_send_trailer(&server, at_server, &m, &err),
+                     SEND_INVALID); /* before HEAD */
     pair_head(at_server);
     ck_assert_int_eq(channel_send_trailer(&server, at_server, &m, &err), SEND_DONE);
     ck_assert(!channel_is_open(at_server));
@@ -577,7 +589,8 @@ START_TEST(what_cannot_be_sent_says_so)
     memset(big, 'x', sizeof(big));
     struct channel_stream *s = channel_open(&client, NULL);
     struct message_request m = pair_request();
-    ck_assert_int_eq(channel_send_data(&client, s, "x", 1, 0, &taken), SEND_INVALID); /* before REQUEST */
+    ck_assert_int_eq(channel_send_data(&client, s, "x", 1, 0, &taken),
+                     SEND_INVALID); /* before REQUEST */
     message_add_pair(m.pairs, &m.n_pairs, slice_of("x-big"), slice_make(big, sizeof(big)));
     ck_assert_int_eq(channel_send_request(&client, s, &m, 0, &err), SEND_INVALID);
     ck_assert_int_eq(err.status, STATUS_TOO_LARGE);
@@ -586,12 +599,15 @@ START_TEST(what_cannot_be_sent_says_so)
     ck_assert_int_eq(channel_send_request(&client, s, &m, 0, &err), SEND_INVALID);
     ck_assert_int_eq(err.status, STATUS_INVALID);
     m.target = slice_of("/");
-    ck_assert_int_eq(channel_send_request(&client, s, &m, FRAME_FIN, &err), SEND_DONE); /* nothing was lost */
+    ck_assert_int_eq(channel_send_request(&client, s, &m, FRAME_FIN, &err),
+                     SEND_DONE); /* nothing was lost */
     ck_assert_int_eq(channel_send_request(&client, s, &m, 0, &err), SEND_INVALID);
-    ck_assert_int_eq(channel_send_data(&client, s, "x", 1, 0, &taken), SEND_INVALID); /* after FIN */
+    ck_assert_int_eq(channel_send_data(&client, s, "x", 1, 0, &taken),
+                     SEND_INVALID); /* after FIN */
     channel_publish(&client);
     ck_assert_int_eq(channel_next(&server, &f, &err), CHANNEL_FRAME);
-    ck_assert_int_eq(channel_send_data(&server, f.stream, "x", 1, 0, &taken), SEND_INVALID); /* before HEAD */
+    ck_assert_int_eq(channel_send_data(&server, f.stream, "x", 1, 0, &taken),
+                     SEND_INVALID); /* before HEAD */
     ck_assert_int_eq(channel_next(&server, &f, &err), CHANNEL_NONE);
 }
 END_TEST

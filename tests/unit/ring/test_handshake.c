@@ -31,7 +31,8 @@ START_TEST(both_sides_agree)
 {
     unsigned before = count_fds();
     struct channel_config c = {.slots = 100, .features = FEATURE_JOURNAL, .down_window = 4096};
-    struct channel_config s = {.slots = 50, .features = FEATURE_JOURNAL | 1ull << 40, .down_size = RING_SIZE_MIN};
+    struct channel_config s = {
+        .slots = 50, .features = FEATURE_JOURNAL | 1ull << 40, .down_size = RING_SIZE_MIN};
     pair_connect(&c, &s);
     ck_assert_uint_eq(client.slots, 50);
     ck_assert_uint_eq(server.slots, 50);
@@ -78,7 +79,8 @@ END_TEST
 /* _i 0: other version; 1: same version, other layout word. */
 START_TEST(unlike_builds_name_both_versions)
 {
-    struct channel_config c = {.build = "tokenring 9.8.7", .version = 77}, s = {.build = "tokenring 1.2.3"};
+    struct channel_config c = {.build = "tokenring 9.8.7", .version = 77},
+                          s = {.build = "tokenring 1.2.3"};
     if (_i == 1)
         c.version = 0, c.layout = 0xabcdef01;
     struct error at_client, at_server;
@@ -93,7 +95,8 @@ START_TEST(unlike_builds_name_both_versions)
     const struct error *errs[] = {&at_client, &at_server};
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(errs[i]->status, STATUS_VERSION);
-        ck_assert_msg(strstr(errs[i]->text, "9.8.7") && strstr(errs[i]->text, "1.2.3"), "%s", errs[i]->text);
+        ck_assert_msg(strstr(errs[i]->text, "9.8.7") && strstr(errs[i]->text, "1.2.3"), "%s",
+                      errs[i]->text);
         ck_assert_ptr_nonnull(strstr(errs[i]->text, _i == 0 ? "ring version 77" : "abcdef01"));
         ck_assert_ptr_nonnull(strstr(errs[i]->text, "ring version 1 "));
     }
@@ -166,8 +169,9 @@ START_TEST(bad_offers_are_refused)
     case 2:
     case 3:
         words = "lacks seals";
-        fds[0] = make_memfd(bytes, true, ALL_SEALS & ~(int[]){F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW,
-                                                                F_SEAL_FUTURE_WRITE}[_i]);
+        fds[0] = make_memfd(
+            bytes, true,
+            ALL_SEALS & ~(int[]){F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE}[_i]);
         break;
     case 4:
         words = "bytes long";

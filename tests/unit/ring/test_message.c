@@ -7,7 +7,8 @@
 
 static struct message_request request(void)
 {
-    struct message_request m = {.method = slice_of("POST"), .target = slice_of("/v1/completions?x=1")};
+    struct message_request m = {.method = slice_of("POST"),
+                                .target = slice_of("/v1/completions?x=1")};
     message_add_pair(m.pairs, &m.n_pairs, slice_of("content-type"), slice_of("application/json"));
     message_add_pair(m.pairs, &m.n_pairs, slice_of("x-empty"), slice_of(""));
     return m;
@@ -55,7 +56,8 @@ START_TEST(every_truncation_is_refused)
     size_t len;
     ck_assert_int_eq(message_request_encode(&m, buf, sizeof(buf), &len, NULL), STATUS_OK);
     for (size_t n = 0; n < len; n++) {
-        unsigned char *copy = malloc(n + 1); /* exact, so that a read past the end is seen by the sanitizers */
+        unsigned char *copy =
+            malloc(n + 1); /* exact, so that a read past the end is seen by the sanitizers */
         memcpy(copy, buf, n);
         ck_assert_int_eq(message_request_decode(copy, n, &back, NULL), STATUS_PEER);
         free(copy);
@@ -74,11 +76,15 @@ START_TEST(bad_bytes_are_refused_on_both_sides)
     static const struct {
         const char *method, *target, *name, *value;
     } bad[] = {
-        {"", "/", "a", "b"},       {"GE T", "/", "a", "b"},  {"GET", "", "a", "b"},     {"GET", "x", "a", "b"},
-        {"GET", "/\n", "a", "b"},  {"GET", "/", "", "b"},    {"GET", "/", "A", "b"},    {"GET", "/", "a:", "b"},
-        {"GET", "/", "a", "b\r\n"}, {"GET", "/", "a", "\x7f"}, {"GET", "/", "a\x80", ""}, {"GET\n", "/", "a", ""},
+        {"", "/", "a", "b"},       {"GE T", "/", "a", "b"},   {"GET", "", "a", "b"},
+        {"GET", "x", "a", "b"},    {"GET", "/\n", "a", "b"},  {"GET", "/", "", "b"},
+        {"GET", "/", "A", "b"},    {"GET", "/", "a:", "b"},   {"GET", "/", "a", "b\r\n"},
+        {"GET", "/", "a", "\x7f"}, {"GET", "/", "a\x80", ""}, {"GET\n", "/", "a", ""},
     };
-    struct message_request good = {.method = slice_of("GET"), .target = slice_of("/"), .n_pairs = 1}, back;
+    struct message_request good = {.method = slice_of("GET"),
+                                   .target = slice_of("/"),
+                                   .n_pairs = 1},
+                           back;
     good.pairs[0] = (struct message_pair){slice_of("a"), slice_of("b\xc3\xa4\t")};
     struct message_request m = good;
     m.method = slice_of(bad[_i].method);

@@ -68,8 +68,8 @@ static void worker(int i, const char *name, const char *state)
 static int run(const char *args)
 {
     char command[512];
-    snprintf(command, sizeof(command), "RUNTIME_DIRECTORY=%s TZ=UTC '%s/tokenring' stat %s 2>&1", dir,
-             getenv("TOKENRING_BUILD"), args);
+    snprintf(command, sizeof(command), "RUNTIME_DIRECTORY=%s TZ=UTC '%s/tokenring' stat %s 2>&1",
+             dir, getenv("TOKENRING_BUILD"), args);
     FILE *p = popen(command, "r");
     ck_assert_ptr_nonnull(p);
     output[fread(output, 1, sizeof(output) - 1, p)] = '\0';
@@ -104,10 +104,11 @@ START_TEST(living)
     shows("\"last_logits_hash\": \"0000000000000abc\"");
     shows("\"model\": \"qu\\\"ote\\u000a\\ufffd\xc3\xa4\"");
     shows("\"itl_count\": 1");
-    static const char *keys[] = {"requests_running",       "requests_waiting",        "requests_total",
-                                 "prompt_tokens_total",    "cached_tokens_total",     "prefilled_tokens_total",
-                                 "completion_tokens_total", "kv_pages_used",          "kv_pages_total",
-                                 "steps_total"};
+    static const char *keys[] = {"requests_running",        "requests_waiting",
+                                 "requests_total",          "prompt_tokens_total",
+                                 "cached_tokens_total",     "prefilled_tokens_total",
+                                 "completion_tokens_total", "kv_pages_used",
+                                 "kv_pages_total",          "steps_total"};
     for (unsigned i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         char key[64];
         snprintf(key, sizeof(key), "\n\"%s\": ", keys[i]);

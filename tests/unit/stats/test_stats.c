@@ -107,7 +107,8 @@ START_TEST(histograms)
     struct stats_writer *w = writer();
     struct stats_point p;
     for (int i = 1; i <= 1000; i++)
-        stats_record(w, i % 2 ? STATS_CELL_SCHED : STATS_CELL_LOOP, STAT_itl, (uint64_t)i * 100000); /* 0.1..100 ms */
+        stats_record(w, i % 2 ? STATS_CELL_SCHED : STATS_CELL_LOOP, STAT_itl,
+                     (uint64_t)i * 100000); /* 0.1..100 ms */
     stats_record(w, STATS_CELL_SCHED, STAT_itl, UINT64_MAX / 2);
     stats_record(w, STATS_CELL_SCHED, STAT_step_tokens, 0);
     stats_record(w, STATS_CELL_SCHED, STAT_step_tokens, 1);
@@ -242,7 +243,8 @@ END_TEST
 /* Files of other layouts are replaced, not adopted. */
 START_TEST(foreign_files_are_replaced)
 {
-    static const char *contents[] = {"", "x", "TOKNSTATxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"};
+    static const char *contents[] = {
+        "", "x", "TOKNSTATxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"};
     struct stats_writer *w;
     if (_i < 3) {
         FILE *f = fopen(path, "w");
