@@ -136,6 +136,7 @@ class Stream:
             if self.complete or self.ended or not self.fill():
                 break
         self.body = self.pending
+        self.close()  # or nginx lingers on the connection, which holds up an old worker's exit
         return self
 
     @property

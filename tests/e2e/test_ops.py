@@ -37,9 +37,9 @@ def test_arena_figures_agree():
     with Site(default_model()) as site:
         site.post(TEXT, {'prompt': 'one two three ' * 200, 'max_tokens': 2})
         figures = site.stat()
-        slabs, size = figures['kv_slabs'], figures['kv_slab_bytes']
-        assert slabs > 0 and figures['kv_large_allocated_bytes'] == slabs * size, figures
-        assert figures['kv_mapped_bytes'] <= slabs * size * 1.01 + (4 << 20), figures
+        slabs, size = figures['kv_arena_slabs'], figures['kv_arena_slab_bytes']
+        assert slabs > 0 and figures['kv_arena_large_allocated'] == slabs * size, figures
+        assert figures['kv_arena_mapped'] <= slabs * size * 1.01 + (4 << 20), figures
 
 
 def test_a_bad_model_ends_the_worker_at_once():
