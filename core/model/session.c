@@ -41,7 +41,9 @@ enum status session_open(struct session *s, const struct session_options *o, str
     if (status == STATUS_OK)
         status = model_load(s->gguf, &options, &s->model, err);
     if (status == STATUS_OK)
-        status = open_pool(s, o->context == 0 ? model_info(s->model)->context : o->context, err);
+        s->context = o->context == 0 ? model_info(s->model)->context : o->context;
+    if (status == STATUS_OK)
+        status = open_pool(s, s->context, err);
     if (status != STATUS_OK) {
         session_close(s);
         return status;
@@ -88,9 +90,9 @@ enum status session_feed(struct session *s, const uint32_t *tokens, uint32_t n, 
     uint32_t start = s->table.n_positions, most = model_max_tokens(s->model);
     uint32_t stride = model_logits_stride(s->model);
     chunk = chunk == 0 || chunk > most ? most : chunk;
-    if (n > UINT32_MAX - start || !session_append(s, &s->table, n))
-        return error_set(err, STATUS_CONTEXT_LENGTH, "%u tokens do not fit the KV memory",
-                         start + n);
+    if (n > s->context - start || !session_append(s, &s->table, n))
+        return error_set(err, STATUS_CONTEXT_LENGTH, "%u tokens do not fit a context of %u",
+                         start + n, s->context);
     struct step_token *step_tokens = xreallocarray(NULL, chunk, sizeof *step_tokens);
     enum status status = STATUS_OK;
     for (uint32_t done = 0; done < n && status == STATUS_OK;) {

@@ -28,6 +28,7 @@ struct session {
     struct arena *arena;
     struct pages *pool;
     struct block_table table;
+    uint32_t context; /* longest sequence */
 };
 
 /* On failure nothing is left open. */

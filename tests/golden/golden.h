@@ -25,6 +25,8 @@ struct golden {
 struct golden_report {
     uint32_t steps, ids_equal;   /* greedy steps; those with the golden's argmax */
     uint32_t clear, clear_equal; /* steps whose golden gap is ≥ 0.25; those with its argmax */
+    uint32_t last_missed;        /* the last clear step without it */
+    uint32_t listed;             /* log-probabilities in the listed tops */
     double worst;                /* largest |Δ log-probability| of all that the golden lists */
     double mean_top;             /* mean |Δ log-probability| of the listed tops */
 };
@@ -80,7 +82,6 @@ static inline struct golden_report golden_compare(struct session *s, const struc
     float *rows = golden_rows(s, g->n);
     json_t *prompt = json_object_get(g->json, "prompt_logprobs");
     json_t *tops = json_object_get(g->json, "top");
-    uint32_t listed = 0;
     session_reset(s);
     if (session_feed(s, g->ids, g->n, chunk, SESSION_LOGITS_ALL, rows, &err) != STATUS_OK)
         golden_fail(&err);
@@ -88,6 +89,8 @@ static inline struct golden_report golden_compare(struct session *s, const struc
         const float *row = rows + (size_t)i * stride;
         double sum = sampler_log_sum(sampler, row);
         if (i + 1 < g->n_prompt) {
+            if (prompt == NULL || json_array_size(prompt) <= i)
+                continue; /* long prompts' are not listed */
             double want = json_number_value(json_array_get(prompt, i));
             r.worst = fmax(r.worst, fabs((double)row[g->ids[i + 1]] - sum - want));
             continue;
@@ -101,7 +104,7 @@ static inline struct golden_report golden_compare(struct session *s, const struc
             double delta = fabs((double)row[id] - sum - want);
             r.worst = fmax(r.worst, delta);
             r.mean_top += delta;
-            listed++;
+            r.listed++;
             first = t == 0 ? want : first;
             second = t == 1 ? want : second;
         }
@@ -111,9 +114,10 @@ static inline struct golden_report golden_compare(struct session *s, const struc
         if (first - second >= 0.25) {
             r.clear++;
             r.clear_equal += equal;
+            r.last_missed = equal ? r.last_missed : r.steps - 1;
         }
     }
-    r.mean_top /= listed > 0 ? listed : 1;
+    r.mean_top /= r.listed > 0 ? r.listed : 1;
     free(rows);
     sampler_free(sampler);
     return r;
