@@ -144,15 +144,17 @@ static void listen_event(uv_poll_t *poll, int status, int events)
 
 enum status channels_start(struct worker *w, struct error *err)
 {
-    w->listen_poll.data = w;
-    if (uv_poll_init(&w->loop, &w->listen_poll, w->listener.fd) != 0 ||
-        uv_poll_start(&w->listen_poll, UV_READABLE, listen_event) != 0)
+    if (uv_poll_init(&w->loop, &w->listen_poll, w->listener.fd) != 0)
         return error_set(err, STATUS_IO, "cannot watch the listening socket");
+    w->listen_poll.data = w;
+    uv_poll_start(&w->listen_poll, UV_READABLE, listen_event);
     return STATUS_OK;
 }
 
 void channels_stop(struct worker *w)
 {
+    if (w->listen_poll.data == NULL)
+        return; /* never started */
     uv_poll_stop(&w->listen_poll);
     if (!uv_is_closing((uv_handle_t *)&w->listen_poll))
         uv_close((uv_handle_t *)&w->listen_poll, NULL);

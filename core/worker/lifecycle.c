@@ -195,7 +195,7 @@ static void load_done(uv_work_t *work, int cancelled)
     lifecycle_loaded(w, w->load_status, &w->load_error);
 }
 
-void lifecycle_start(struct worker *w)
+void lifecycle_watch_signals(struct worker *w)
 {
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
     for (unsigned i = 0; i < 3; i++) {
@@ -203,6 +203,10 @@ void lifecycle_start(struct worker *w)
         w->signals[i].data = w;
         uv_signal_start(&w->signals[i], signalled, numbers[i]);
     }
+}
+
+void lifecycle_start(struct worker *w)
+{
     uint64_t interval = w->options->stats_interval, keepalive = w->options->keepalive_interval / 2;
     if (keepalive > 0 && keepalive < interval)
         interval = keepalive;

@@ -117,7 +117,8 @@ static enum status open_loop(struct worker *w, struct error *err)
     w->prepare.data = w->check.data = w->busy.data = w->recheck.data = w;
     uv_prepare_start(&w->prepare, prepare);
     uv_check_start(&w->check, check);
-    return channels_start(w, err);
+    lifecycle_watch_signals(w);
+    return STATUS_OK;
 }
 
 enum status worker_open(struct worker *w, const struct options *options, struct error *err)
@@ -133,9 +134,12 @@ enum status worker_open(struct worker *w, const struct options *options, struct 
         w->id_key = clock_wall_ns();
     if (!log_open(options->log_file))
         return error_set(err, STATUS_IO, "option log-file: cannot open %s", options->log_file);
-    enum status status = open_outside(w, err);
+    enum status status =
+        open_loop(w, err); /* signals first: whoever sees the socket may send one */
     if (status == STATUS_OK)
-        status = open_loop(w, err);
+        status = open_outside(w, err);
+    if (status == STATUS_OK)
+        status = channels_start(w, err);
     if (status != STATUS_OK)
         return status;
     log_info("worker: tokenringd %s listens on unix:%s, stats in %s", TOKENRING_VERSION,

@@ -97,7 +97,9 @@ int worker_run(struct worker *w);
 void worker_close(struct worker *w);
 
 /* lifecycle.c */
-/* Signals and timers; the state is WORKER_LOADING, or WORKER_READY where there is no model to load. */
+/* TERM, INT and USR1 are handled from here on. */
+void lifecycle_watch_signals(struct worker *w);
+/* Timers and the load; the state is WORKER_LOADING, or WORKER_READY where there is no model to load. */
 void lifecycle_start(struct worker *w);
 /* The model is there (or not: err). Runs on the loop. */
 void lifecycle_loaded(struct worker *w, enum status status, const struct error *err);

@@ -233,8 +233,10 @@ static bool send_head(struct answer *a)
         return true;
     message_add_pair(head.pairs, &head.n_pairs, slice_of("content-type"), slice_of(a->type));
     message_add_pair(head.pairs, &head.n_pairs, slice_of("x-worker"), slice_of("fake"));
-    message_add_pair(head.pairs, &head.n_pairs, slice_of("x-tokenring-prompt-tokens"), slice_of("12"));
-    message_add_pair(head.pairs, &head.n_pairs, slice_of("x-tokenring-cached-tokens"), slice_of("4"));
+    message_add_pair(head.pairs, &head.n_pairs, slice_of("x-tokenring-prompt-tokens"),
+                     slice_of("12"));
+    message_add_pair(head.pairs, &head.n_pairs, slice_of("x-tokenring-cached-tokens"),
+                     slice_of("4"));
     if (a->length || a->kind == KIND_PLAIN) {
         snprintf(length, sizeof(length), "%ld", a->kind == KIND_BLOB ? a->n : (long)a->out.len);
         message_add_pair(head.pairs, &head.n_pairs, slice_of("content-length"), slice_of(length));
@@ -249,7 +251,8 @@ static bool send_head(struct answer *a)
         memset(filler, 'p', size);
         for (long i = 0; i < number(a, "n", 5) && i < 50; i++) {
             snprintf(names[i], sizeof(names[i]), "x-pad-%ld", i);
-            message_add_pair(head.pairs, &head.n_pairs, slice_of(names[i]), slice_make(filler, size));
+            message_add_pair(head.pairs, &head.n_pairs, slice_of(names[i]),
+                             slice_make(filler, size));
         }
     }
     enum channel_send rc = channel_send_head(&a->peer->ring, a->stream, &head, 0, &err);
@@ -270,8 +273,8 @@ static bool send_out(struct answer *a)
     size_t taken;
     if (a->sent == a->out.len && a->out_flags == 0)
         return true;
-    enum channel_send rc = channel_send_data(&a->peer->ring, a->stream, a->out.ptr + a->sent, a->out.len - a->sent,
-                                             a->out_flags, &taken);
+    enum channel_send rc = channel_send_data(&a->peer->ring, a->stream, a->out.ptr + a->sent,
+                                             a->out.len - a->sent, a->out_flags, &taken);
     a->sent += taken;
     if (rc != SEND_DONE)
         return false;
@@ -286,7 +289,8 @@ static void send_trailer(struct answer *a)
 {
     struct message_head m = {.status = 200};
     struct error err;
-    message_add_pair(m.pairs, &m.n_pairs, slice_of("x-tokenring-completion-tokens"), slice_of("77"));
+    message_add_pair(m.pairs, &m.n_pairs, slice_of("x-tokenring-completion-tokens"),
+                     slice_of("77"));
     message_add_pair(m.pairs, &m.n_pairs, slice_of("x-tokenring-finish"), slice_of("length"));
     a->finished = channel_send_trailer(&a->peer->ring, a->stream, &m, &err) == SEND_DONE;
 }
@@ -305,7 +309,8 @@ static void finish(struct answer *a)
             size_t taken;
             (void)!channel_send_data(&a->peer->ring, a->stream, "data: {\"half", 12, 0, &taken);
         }
-        channel_reset(&a->peer->ring, a->stream, (enum reset_code)number(a, "code", RESET_INTERNAL));
+        channel_reset(&a->peer->ring, a->stream,
+                      (enum reset_code)number(a, "code", RESET_INTERNAL));
         a->finished = true;
     } else if (strcmp(a->then, "stall") == 0) {
         a->due = UINT64_MAX;
@@ -349,7 +354,8 @@ static bool send_bits(struct answer *a)
 {
     size_t taken;
     while (a->out.len - a->sent > 7) {
-        if (channel_send_data(&a->peer->ring, a->stream, a->out.ptr + a->sent, 7, 0, &taken) != SEND_DONE)
+        if (channel_send_data(&a->peer->ring, a->stream, a->out.ptr + a->sent, 7, 0, &taken) !=
+            SEND_DONE)
             return false;
         a->sent += taken;
     }
@@ -434,7 +440,8 @@ static void take_request(struct peer *p, struct channel_frame *f)
     size_t path = question != NULL ? (size_t)(question - m.target.ptr) : m.target.len;
     a->path = xmemdup(m.target.ptr, path);
     a->query = question != NULL ? xmemdup(question + 1, m.target.len - path - 1) : xmemdup("", 0);
-    buffer_printf(&a->pairs, "%.*s %.*s\n", (int)m.method.len, m.method.ptr, (int)m.target.len, m.target.ptr);
+    buffer_printf(&a->pairs, "%.*s %.*s\n", (int)m.method.len, m.method.ptr, (int)m.target.len,
+                  m.target.ptr);
     for (uint32_t i = 0; i < m.n_pairs; i++)
         buffer_printf(&a->pairs, "%.*s: %.*s\n", (int)m.pairs[i].name.len, m.pairs[i].name.ptr,
                       (int)m.pairs[i].value.len, m.pairs[i].value.ptr);
@@ -579,8 +586,8 @@ static int listen_at(const char *path)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
     unlink(path);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(fd, 64) != 0 ||
-        chmod(path, 0666) != 0) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+        listen(fd, 64) != 0 || chmod(path, 0666) != 0) {
         fprintf(stderr, "fake_worker: %s: %s\n", path, strerror(errno));
         exit(1);
     }
@@ -593,12 +600,23 @@ int main(int argc, char **argv)
     int option;
     while ((option = getopt(argc, argv, "s:v:S:w:q")) != -1) {
         switch (option) {
-        case 's': path = optarg; break;
-        case 'v': config.version = (uint32_t)atoi(optarg); break;
-        case 'S': config.slots = (uint32_t)atoi(optarg); break;
-        case 'w': config.down_window = (uint32_t)atoi(optarg); break;
-        case 'q': mute = true; break;
-        default: return 2;
+        case 's':
+            path = optarg;
+            break;
+        case 'v':
+            config.version = (uint32_t)atoi(optarg);
+            break;
+        case 'S':
+            config.slots = (uint32_t)atoi(optarg);
+            break;
+        case 'w':
+            config.down_window = (uint32_t)atoi(optarg);
+            break;
+        case 'q':
+            mute = true;
+            break;
+        default:
+            return 2;
         }
     }
     list_init(&peers);
