@@ -56,7 +56,7 @@
 #define CONTROL_ROOM_PER_SLOT 32u
 /* Byte credits: DATA payload that a stream may have under way, per direction. */
 #define WINDOW_UP_DEFAULT (64u << 10)
-#define WINDOW_DOWN_DEFAULT (16u << 10)
+#define WINDOW_DOWN_DEFAULT (32u << 10)
 #define WINDOW_MIN 1024u
 #define WINDOW_MAX (1u << 20)
 

@@ -252,7 +252,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                            .up_size = SIZE,
                            .down_size = SIZE,
                            .up_window = WINDOW_UP_DEFAULT,
-                           .down_window = WINDOW_DOWN_DEFAULT,
+                           .down_window = 16u << 10,
                            .features = data[0] & 2 ? FEATURE_JOURNAL : 0};
     if (data[0] & 4) /* the writer's side comes to its limits sooner */
         agreed.up_window = agreed.down_window = WINDOW_MAX;
