@@ -15,6 +15,7 @@
 #endif
 #define ROWS 4
 #define COLUMNS 4
+#define COLUMN_BLOCK 16u
 
 INLINE __m512 load_weights(enum weight_type type, const uint8_t *row, uint32_t i)
 {
@@ -65,22 +66,21 @@ INLINE void tile(enum weight_type type, int nc, const uint8_t *w, size_t row_byt
     }
 }
 
-/* The rows of a panel that exist are a multiple of ROWS in memory: padding rows are zeros. */
-INLINE void product(enum weight_type type, const struct matrix *w, uint32_t p0, uint32_t p1,
-                    const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+/* Columns [first, stop) of a panel. A panel has a multiple of ROWS rows in memory: padding rows are zeros. */
+INLINE void block(enum weight_type type, const struct matrix *w, uint32_t p, const struct acts *x,
+                  uint32_t c0, uint32_t first, uint32_t stop, float *y, size_t ldy, bool add)
 {
     const size_t row_bytes = w->panel_bytes / PANEL_ROWS;
-    const uint32_t end = p1 * PANEL_ROWS < w->rows ? p1 * PANEL_ROWS : w->rows;
-    const uint32_t cols = w->units * 16;
+    const uint32_t cols = w->units * 16, left = w->rows - p * PANEL_ROWS;
+    const uint32_t end = p * PANEL_ROWS + (left < PANEL_ROWS ? left : PANEL_ROWS);
 
-    check(x->kind == ACTS_F32 && x->cols == w->cols);
-    for (uint32_t r = p0 * PANEL_ROWS; r < end; r += ROWS) {
+    for (uint32_t r = p * PANEL_ROWS; r < end; r += ROWS) {
         const uint8_t *row = w->data + r * row_bytes;
         const uint32_t rows = end - r < ROWS ? end - r : ROWS;
-        for (uint32_t c = 0; c < n; c += COLUMNS) {
+        for (uint32_t c = first; c < stop; c += COLUMNS) {
             const uint8_t *column = acts_column(x, c0 + c);
             float *out = y + (size_t)c * ldy + r;
-            switch (n - c) {
+            switch (stop - c) {
             case 1:
                 tile(type, 1, row, row_bytes, rows, cols, column, x->stride, out, ldy, add);
                 break;
@@ -95,6 +95,17 @@ INLINE void product(enum weight_type type, const struct matrix *w, uint32_t p0, 
             }
         }
     }
+}
+
+/* Panels times blocks of columns: both stay in the L2 cache while they are needed. */
+INLINE void product(enum weight_type type, const struct matrix *w, uint32_t p0, uint32_t p1,
+                    const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+{
+    check(x->kind == ACTS_F32 && x->cols == w->cols);
+    for (uint32_t p = p0; p < p1; p++)
+        for (uint32_t first = 0; first < n; first += COLUMN_BLOCK)
+            block(type, w, p, x, c0, first, n - first < COLUMN_BLOCK ? n : first + COLUMN_BLOCK, y,
+                  ldy, add);
 }
 
 static void product_f32(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,

@@ -344,12 +344,13 @@ static void product(tile_fn *const fns[MAX_RG + 1][MAX_NC + 1], const struct mat
     TILE(type, 1, 3)                                                                               \
     TILE(type, 1, 4)                                                                               \
     TILE(type, 1, 5)                                                                               \
-    TILE(type, 1, 6) TILE(type, 1, 7) TILE(type, 1, 8) TILE(type, 2, 1) TILE(type, 2, 2)           \
-        TILE(type, 2, 3) TILE(type, 2, 4) TILE(type, 2, 5) TILE(type, 2, 6) TILE(type, 2, 7)       \
-            TILE(type, 2, 8) TILE(type, 4, 1) TILE(type, 4, 2) TILE(type, 4, 3)                    \
-                TILE(type, 4, 4) static void product_##type(                                       \
-                    const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,        \
-                    uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)                       \
+    TILE(type, 1, 6)                                                                               \
+    TILE(type, 1, 7)                                                                               \
+    TILE(type, 1, 8) TILE(type, 2, 1) TILE(type, 2, 2) TILE(type, 2, 3) TILE(type, 2, 4)           \
+        TILE(type, 2, 5) TILE(type, 2, 6) TILE(type, 2, 7) TILE(type, 2, 8) TILE(type, 4, 1)       \
+            TILE(type, 4, 2) TILE(type, 4, 3) TILE(type, 4, 4) static void product_##type(         \
+                const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,            \
+                uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)                           \
     {                                                                                              \
         static tile_fn *const fns[MAX_RG + 1][MAX_NC + 1] = {                                      \
             [1] = {NULL, tile_##type##_1x1, tile_##type##_1x2, tile_##type##_1x3,                  \

@@ -83,8 +83,8 @@ static void multiply_rounds(long rounds)
                      "vzeroupper"
                      : "+r"(rounds)
                      :
-                     : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
-                       "xmm11", "xmm12");
+                     : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm12");
 }
 
 static void multiply_all(void *arg, struct team_member *me)

@@ -8,8 +8,10 @@
 #include "core/kernels/team.h"
 
 struct roofline {
-    double read_bytes;  /* bytes a second that a plain read loop gets, four far-apart streams a thread */
-    double int8_ops;    /* 8-bit multiplications and additions a second of a vpdpbusd loop in registers; 0: this CPU
+    double
+        read_bytes; /* bytes a second that a plain read loop gets, four far-apart streams a thread */
+    double
+        int8_ops; /* 8-bit multiplications and additions a second of a vpdpbusd loop in registers; 0: this CPU
                            has no such instruction */
 };
 

@@ -17,16 +17,36 @@ const char *const fill_names[FILL_COUNT] = {
     [FILL_TINY] = "tiny",     [FILL_HUGE] = "huge",
 };
 
+/* Mappings that were freed, for the next of their size: the system calls cost more than most checks. */
+#define KEPT 32
+static struct {
+    uint8_t *map;
+    size_t size;
+} kept[KEPT];
+
+static uint8_t *map_take(size_t size)
+{
+    for (size_t i = 0; i < KEPT; i++)
+        if (kept[i].map && kept[i].size == size) {
+            uint8_t *map = kept[i].map;
+            kept[i].map = NULL;
+            return map;
+        }
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *map =
+        mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(map != MAP_FAILED);
+    check(mprotect(map + size, page, PROT_NONE) == 0);
+    return map;
+}
+
 struct guarded guarded_new(size_t size, size_t align)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct guarded g = {.size = size};
 
-    g.map_size = (size + align + page - 1) / page * page + page;
-    g.map =
-        mmap(NULL, g.map_size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    check(g.map != MAP_FAILED);
-    check(mprotect(g.map + g.map_size, page, PROT_NONE) == 0);
+    g.map_size = (size + align + page - 1) / page * page;
+    g.map = map_take(g.map_size);
     memset(g.map, CANARY, g.map_size);
     g.data = g.map + ((g.map_size - size) & ~(align - 1));
     return g;
@@ -46,8 +66,14 @@ bool guarded_intact(const struct guarded *g)
 
 void guarded_free(struct guarded *g)
 {
-    munmap(g->map, g->map_size + (size_t)sysconf(_SC_PAGESIZE));
     g->data = NULL;
+    for (size_t i = 0; i < KEPT; i++)
+        if (!kept[i].map) {
+            kept[i].map = g->map;
+            kept[i].size = g->map_size;
+            return;
+        }
+    munmap(g->map, g->map_size + (size_t)sysconf(_SC_PAGESIZE));
 }
 
 uint64_t kernel_seed(void)

@@ -1,0 +1,325 @@
+/* avx2_products.c: products of quantised weights with AVX2.
+ *
+ * A tile is one or both halves (8 rows) of a panel times up to four columns. vpmaddubsw multiplies unsigned
+ * weights by signed activations and adds pairs to 16 bits; those sums are gathered in 16 bits as long as
+ * they cannot overflow (fold_after), then in 32. Q8_0's weights are signed: their sign moves to the activation. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/base/check.h"
+#include "core/kernels/vec256.h"
+#include "core/kernels/weights_priv.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+#define MAX_NC 4
+#define PREFETCH_BYTES 2304u
+
+INLINE __m256 load_half(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_load_si128((const void *)p));
+}
+
+INLINE __m256i load_ymm(const uint8_t *p)
+{
+    return _mm256_load_si256((const void *)p);
+}
+
+INLINE bool has_min(enum weight_type type)
+{
+    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K;
+}
+
+INLINE bool has_bits(enum weight_type type)
+{
+    return type == WEIGHT_Q5_0 || type == WEIGHT_Q5_1 || type == WEIGHT_Q5_K;
+}
+
+INLINE uint32_t unit_blocks(enum weight_type type)
+{
+    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K ? 8 : 2;
+}
+
+/* Groups whose 16-bit sums may be added: 15 · 127 · 2 · 8, 31 · 127 · 2 · 4, 63 · 127 · 2 · 2, 128 · 127 · 2. */
+INLINE int fold_after(enum weight_type type)
+{
+    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K ? 2 : has_bits(type) ? 4 : 8;
+}
+
+/* Where block i's quants begin in its unit. */
+INLINE uint32_t quants_at(enum weight_type type, uint32_t i)
+{
+    switch (type) {
+    case WEIGHT_Q8_0:
+        return 64 + 512 * i;
+    case WEIGHT_Q6_K:
+        return Q6_QUANTS + Q6_BLOCK_BYTES * i;
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+        return K_QUANTS + (NIBBLES_BYTES + (has_bits(type) ? BITS_BYTES : 0)) * i;
+    default:
+        return (has_min(type) ? 128 : 64) + (NIBBLES_BYTES + (has_bits(type) ? BITS_BYTES : 0)) * i;
+    }
+}
+
+/* Group g (columns 4g … 4g+3) of 8 rows; half = 0 or 32: which rows. Unsigned, but for Q8_0. */
+INLINE __m256i group(enum weight_type type, const uint8_t *quants, uint32_t half, int g)
+{
+    const __m256i low = _mm256_set1_epi8(15);
+    if (type == WEIGHT_Q8_0)
+        return load_ymm(quants + 64 * g + half);
+    if (type == WEIGHT_Q6_K) {
+        __m256i v = load_ymm(quants + 64 * (g / 2) + half);
+        __m256i high = load_ymm(quants + Q6_LOW_BYTES + 64 * (g / 4) + half);
+        v = _mm256_and_si256(g & 1 ? _mm256_srli_epi32(v, 4) : v, low);
+        high = g % 4 == 0   ? high
+               : g % 4 == 1 ? _mm256_srli_epi32(high, 2)
+               : g % 4 == 2 ? _mm256_slli_epi32(high, 4)
+                            : _mm256_slli_epi32(high, 2);
+        return _mm256_or_si256(v, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+    }
+    __m256i v = load_ymm(quants + 64 * (g % 4) + half);
+    v = _mm256_and_si256(g >= 4 ? _mm256_srli_epi32(v, 4) : v, low);
+    if (has_bits(type)) {
+        __m256i bits = load_ymm(quants + NIBBLES_BYTES + half);
+        bits = g <= 4 ? _mm256_slli_epi32(bits, 4 - g) : _mm256_srli_epi32(bits, g - 4);
+        v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
+    }
+    return v;
+}
+
+/* Scale and minimum of block i of a unit, rows of the half. */
+INLINE void scales(enum weight_type type, const uint8_t *unit, uint32_t i, uint32_t half, __m256 *d,
+                   __m256 *m)
+{
+    if (type == WEIGHT_Q6_K) {
+        *d = load_half(unit + K_D + half / 2);
+    } else if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K) {
+        __m256i sc =
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(unit + K_SC + 16 * i + half / 4)));
+        __m256i pair = _mm256_cvtepu16_epi32(
+            _mm_load_si128((const void *)(unit + K_M + 32 * (i / 2) + half / 2)));
+        __m256i min =
+            i & 1 ? _mm256_srli_epi32(pair, 8) : _mm256_and_si256(pair, _mm256_set1_epi32(255));
+        *d = _mm256_mul_ps(load_half(unit + K_D + half / 2), _mm256_cvtepi32_ps(sc));
+        *m = _mm256_xor_ps(
+            _mm256_mul_ps(load_half(unit + K_DMIN + half / 2), _mm256_cvtepi32_ps(min)),
+            _mm256_set1_ps(-0.0f));
+    } else {
+        *d = load_half(unit + 32 * i + half / 2);
+        if (has_min(type))
+            *m = load_half(unit + UNIT_M + 32 * i + half / 2);
+    }
+}
+
+INLINE __m256i quad(const struct act_block *x, int g)
+{
+    int32_t v;
+    memcpy(&v, x->q + 4 * g, sizeof(v));
+    return _mm256_set1_epi32(v);
+}
+
+INLINE __m256i multiply(enum weight_type type, __m256i w, __m256i x)
+{
+    if (type == WEIGHT_Q8_0)
+        return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return _mm256_maddubs_epi16(w, x);
+}
+
+/* sum[c] += Σ weights · activations over steps [begin, end) of a block's eight. */
+INLINE void dots(enum weight_type type, int nc, const uint8_t *quants, uint32_t half,
+                 const struct act_block *const column[MAX_NC], int begin, int end,
+                 __m256i sum[MAX_NC])
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const int fold = fold_after(type);
+    __m256i words[MAX_NC];
+
+    UNROLL
+    for (int step = begin; step < end; step++) {
+        /* Low and high nibbles of one load after each other, where the order is free. */
+        const int g = type == WEIGHT_Q6_K || type == WEIGHT_Q8_0 ? step : step / 2 + 4 * (step & 1);
+        const __m256i w = group(type, quants, half, g);
+        UNROLL
+        for (int c = 0; c < nc; c++) {
+            __m256i product = multiply(type, w, quad(column[c], g));
+            words[c] = step % fold == 0 ? product : _mm256_add_epi16(words[c], product);
+            if (step % fold == fold - 1)
+                sum[c] = _mm256_add_epi32(sum[c], _mm256_madd_epi16(words[c], ones));
+        }
+    }
+}
+
+/* Sub-scales of the first (h = 0) or second 16 columns of a Q6_K block. */
+INLINE __m256i sub_scales(const uint8_t *unit, uint32_t i, uint32_t h, uint32_t half)
+{
+    return _mm256_cvtepi8_epi32(
+        _mm_loadl_epi64((const void *)(unit + Q6_SC + 32 * i + 16 * h + half / 4)));
+}
+
+/* f[c] += 8 rows of block i · columns. */
+INLINE void accumulate(enum weight_type type, int nc, const uint8_t *unit, uint32_t i,
+                       uint32_t half, const uint8_t *x, size_t stride, __m256 f[MAX_NC])
+{
+    const uint8_t *quants = unit + quants_at(type, i);
+    const struct act_block *column[MAX_NC];
+    __m256i sum[MAX_NC];
+    __m256 d, m = _mm256_setzero_ps();
+
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        column[c] = (const struct act_block *)(x + (size_t)c * stride) + i;
+        /* −zp·Σx: the zero points are 8, 16 and 32 */
+        sum[c] = _mm256_set1_epi32(type == WEIGHT_Q4_0   ? column[c]->seed
+                                   : type == WEIGHT_Q5_0 ? 2 * column[c]->seed
+                                   : type == WEIGHT_Q6_K ? 4 * column[c]->seed16
+                                                         : 0);
+    }
+    if (type == WEIGHT_Q6_K) {
+        __m256i second[MAX_NC];
+        dots(type, nc, quants, half, column, 0, 4, sum);
+        UNROLL
+        for (int c = 0; c < nc; c++)
+            second[c] = _mm256_set1_epi32(4 * (column[c]->seed - column[c]->seed16));
+        dots(type, nc, quants, half, column, 4, 8, second);
+        UNROLL
+        for (int c = 0; c < nc; c++)
+            sum[c] = _mm256_add_epi32(_mm256_mullo_epi32(sum[c], sub_scales(unit, i, 0, half)),
+                                      _mm256_mullo_epi32(second[c], sub_scales(unit, i, 1, half)));
+    } else {
+        dots(type, nc, quants, half, column, 0, 8, sum);
+    }
+    scales(type, unit, i, half, &d, &m);
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        f[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[c]),
+                               _mm256_mul_ps(d, _mm256_set1_ps(column[c]->d)), f[c]);
+        if (has_min(type))
+            f[c] = _mm256_fmadd_ps(m, _mm256_set1_ps(column[c]->dsum), f[c]);
+    }
+}
+
+/* One panel times nc columns. */
+struct tile {
+    const uint8_t *w;
+    uint32_t units, unit_bytes;
+    uint32_t rows; /* of the panel that exist */
+    bool fetch;    /* prefetch ahead */
+    const uint8_t *x;
+    size_t stride;
+    float *y;
+    size_t ldy;
+    bool add;
+};
+
+/* Both halves side by side where the registers suffice, else one after the other. */
+INLINE void tile_run(enum weight_type type, int halves, int nc, const struct tile *t)
+{
+    const uint32_t blocks = unit_blocks(type);
+    for (uint32_t first = 0; first < 2; first += (uint32_t)halves) {
+        __m256 f[2][MAX_NC];
+        const uint8_t *w = t->w, *x = t->x;
+        UNROLL
+        for (int h = 0; h < halves; h++)
+            UNROLL
+        for (int c = 0; c < nc; c++)
+            f[h][c] = _mm256_setzero_ps();
+        for (uint32_t u = 0; u < t->units; u++) {
+            if (t->fetch && first == 0)
+                for (uint32_t line = 0; line < t->unit_bytes; line += 64)
+                    _mm_prefetch((const char *)w + PREFETCH_BYTES + line, _MM_HINT_T0);
+            for (uint32_t i = 0; i < blocks; i++) {
+                UNROLL
+                for (int h = 0; h < halves; h++)
+                    accumulate(type, nc, w, i, 32 * (first + (uint32_t)h), x, t->stride, f[h]);
+            }
+            w += t->unit_bytes;
+            x += blocks * sizeof(struct act_block);
+        }
+        UNROLL
+        for (int h = 0; h < halves; h++)
+            UNROLL
+        for (int c = 0; c < nc; c++) {
+            const uint32_t row = 8 * (first + (uint32_t)h);
+            float *y = t->y + (size_t)c * t->ldy;
+            __m256 v = f[h][c];
+            if (t->add)
+                v = _mm256_add_ps(load_first8(y, row, t->rows), v);
+            store_first8(y, row, t->rows, v);
+        }
+    }
+}
+
+typedef void tile_fn(const struct tile *t);
+
+static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint32_t p0,
+                    uint32_t p1, const struct acts *x, uint32_t c0, uint32_t n, float *y,
+                    size_t ldy, bool add)
+{
+    struct tile t = {.units = w->units,
+                     .unit_bytes = weight_info(w->type)->unit_bytes,
+                     .stride = x->stride,
+                     .ldy = ldy,
+                     .add = add};
+
+    check(x->kind == ACTS_Q8 && x->cols == w->cols);
+    const uint32_t tiles = (n + MAX_NC - 1) / MAX_NC;
+    for (uint32_t p = p0; p < p1; p++) {
+        const uint32_t left = w->rows - p * PANEL_ROWS;
+        t.w = w->data + p * w->panel_bytes;
+        t.rows = left < PANEL_ROWS ? left : PANEL_ROWS;
+        uint32_t c = 0;
+        for (uint32_t k = 0; k < tiles; k++) {
+            const uint32_t columns = (n - c) / (tiles - k);
+            t.x = acts_column(x, c0 + c);
+            t.y = y + (size_t)c * ldy + (size_t)p * PANEL_ROWS;
+            t.fetch = k == 0;
+            fns[columns](&t);
+            c += columns;
+        }
+    }
+}
+
+#define TILE(type, halves, nc)                                                                     \
+    static void tile_##type##_##nc(const struct tile *t)                                           \
+    {                                                                                              \
+        tile_run(WEIGHT_##type, halves, nc, t);                                                    \
+    }
+#define TILES(type)                                                                                \
+    TILE(type, 2, 1)                                                                               \
+    TILE(type, 2, 2)                                                                               \
+    TILE(type, 1, 3)                                                                               \
+    TILE(type, 1, 4)                                                                               \
+    static void product_##type(const struct matrix *w, uint32_t p0, uint32_t p1,                   \
+                               const struct acts *x, uint32_t c0, uint32_t n, float *y,            \
+                               size_t ldy, bool add)                                               \
+    {                                                                                              \
+        static tile_fn *const fns[MAX_NC + 1] = {NULL, tile_##type##_1, tile_##type##_2,           \
+                                                 tile_##type##_3, tile_##type##_4};                \
+        product(fns, w, p0, p1, x, c0, n, y, ldy, add);                                            \
+    }
+
+TILES(Q8_0)
+TILES(Q4_0)
+TILES(Q4_1)
+TILES(Q5_0)
+TILES(Q5_1)
+TILES(Q4_K)
+TILES(Q5_K)
+TILES(Q6_K)
+
+void avx2_fill_products(struct kernels *k)
+{
+    k->product[WEIGHT_Q8_0] = product_Q8_0;
+    k->product[WEIGHT_Q4_0] = product_Q4_0;
+    k->product[WEIGHT_Q4_1] = product_Q4_1;
+    k->product[WEIGHT_Q5_0] = product_Q5_0;
+    k->product[WEIGHT_Q5_1] = product_Q5_1;
+    k->product[WEIGHT_Q4_K] = product_Q4_K;
+    k->product[WEIGHT_Q5_K] = product_Q5_K;
+    k->product[WEIGHT_Q6_K] = product_Q6_K;
+}
