@@ -1,13 +1,14 @@
 /* avx512_products.c: products of quantised weights with VNNI.
  *
- * A tile is RG panels (16 rows each) times NC columns. Per 32 columns of K the weights of one panel are unpacked
- * into eight registers, register g holding columns 4g … 4g+3 of the 16 rows as bytes; each column multiplies
- * them by its eight dwords, broadcast from memory, in one integer accumulator, and folds that into its own f32
+ * A tile is a panel (16 rows) times up to eight columns. Per 32 columns of K the weights are unpacked into eight
+ * registers, register g holding columns 4g … 4g+3 of the 16 rows as bytes; each column multiplies them by its
+ * eight dwords, broadcast from memory, in one integer accumulator, and folds that into its own f32
  * accumulator. Weights are made unsigned for vpdpbusd; the zero point comes off by starting the integer sum
  * at −zp·Σx, which the packed activations carry.
  *
- * A range of panels is cut into RG far-apart streams, since one stream doesn't reach the memory's speed, and
- * each stream prefetches what it will read next, across its panels' borders. */
+ * Panels are read one after the other: on Zen 4 one stream a thread is as fast as memory (measured: 30 GB/s
+ * where two streams give 26 and four 15); up to two columns the hardware prefetches best by itself, from
+ * three on the out-of-order window no longer reaches far enough ahead. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -21,13 +22,11 @@
 #else
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
-#define MAX_RG 4
 #define MAX_NC 8
+/* A single tile prefetches so far ahead, from so many columns on. Of several tiles, the last one fetches the
+ * whole next panel. */
 #define PREFETCH_BYTES 2560u
-/* Up to so many columns, four streams; else two. */
-#define WIDE_NC 2u
-/* More columns than MAX_NC are cut evenly into tiles of at most this. */
-#define TILE_COLUMNS 6u
+#define PREFETCH_FROM 3u
 
 /* Weights of 16 rows x 32 columns. */
 struct block512 {
@@ -216,17 +215,16 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
     return f;
 }
 
-/* One tile's operands. */
+/* One panel times nc columns. */
 struct tile {
-    const uint8_t *w[MAX_RG]; /* panels */
-    size_t ahead;             /* bytes from what is read to what is prefetched; 0: nothing */
+    const uint8_t *w;
+    size_t ahead; /* bytes from what is read to what is prefetched; 0: nothing */
     uint32_t units;
     const uint8_t *x; /* first column */
     size_t stride;
-    float *y; /* first panel's rows of the first column */
+    float *y; /* the panel's rows of the first column */
     size_t ldy;
-    size_t y_step; /* from a stream's rows to the next's */
-    __mmask16 rows[MAX_RG];
+    __mmask16 rows;
     bool add;
 };
 
@@ -238,129 +236,97 @@ INLINE const struct act_block *column(const uint8_t *const x[3], size_t stride, 
     return (const struct act_block *)(x[c / 3] + (size_t)(c % 3) * stride);
 }
 
-INLINE void tile_run(enum weight_type type, int rg, int nc, const struct tile *t)
+INLINE void tile_run(enum weight_type type, int nc, const struct tile *t)
 {
     const uint32_t bytes = unit_bytes(type), blocks = unit_blocks(type);
     const size_t stride = t->stride, ahead = t->ahead;
-    __m512 f[MAX_RG][MAX_NC];
-    const uint8_t *w[MAX_RG], *x[3] = {t->x, t->x + 3 * stride, t->x + 6 * stride};
+    const uint8_t *w = t->w;
+    const uint8_t *x[3] = {t->x, t->x + 3 * stride, t->x + 6 * stride};
+    __m512 f[MAX_NC];
 
     UNROLL
-    for (int r = 0; r < rg; r++) {
-        w[r] = t->w[r];
-        UNROLL
-        for (int c = 0; c < nc; c++)
-            f[r][c] = _mm512_setzero_ps();
-    }
+    for (int c = 0; c < nc; c++)
+        f[c] = _mm512_setzero_ps();
     for (uint32_t u = 0; u < t->units; u++) {
         if (ahead)
-            UNROLL
-        for (int r = 0; r < rg; r++)
             for (uint32_t line = 0; line < bytes; line += 64)
-                _mm_prefetch((const char *)w[r] + ahead + line, _MM_HINT_T0);
+                _mm_prefetch((const char *)w + ahead + line, _MM_HINT_T0);
         for (uint32_t i = 0; i < blocks; i++) {
+            struct block512 b;
+            unpack(type, w, i, &b);
             UNROLL
-            for (int r = 0; r < rg; r++) {
-                struct block512 b;
-                unpack(type, w[r], i, &b);
-                UNROLL
-                for (int c = 0; c < nc; c++)
-                    f[r][c] = accumulate(type, &b, column(x, stride, c) + i, f[r][c]);
-            }
+            for (int c = 0; c < nc; c++)
+                f[c] = accumulate(type, &b, column(x, stride, c) + i, f[c]);
         }
-        UNROLL
-        for (int r = 0; r < rg; r++)
-            w[r] += bytes;
+        w += bytes;
         UNROLL
         for (int c = 0; c < 3; c++)
             x[c] += blocks * sizeof(struct act_block);
     }
     UNROLL
-    for (int r = 0; r < rg; r++)
-        UNROLL
     for (int c = 0; c < nc; c++) {
-        float *y = t->y + r * t->y_step + (size_t)c * t->ldy;
-        __m512 v = f[r][c];
+        float *y = t->y + (size_t)c * t->ldy;
+        __m512 v = f[c];
         if (t->add)
-            v = _mm512_add_ps(_mm512_maskz_loadu_ps(t->rows[r], y), v);
-        _mm512_mask_storeu_ps(y, t->rows[r], v);
+            v = _mm512_add_ps(_mm512_maskz_loadu_ps(t->rows, y), v);
+        _mm512_mask_storeu_ps(y, t->rows, v);
     }
 }
 
-/* Panels [p, p + rg · length) as rg streams of `length`, panel i of each stream together. */
-static void streams(tile_fn *const fns[MAX_NC + 1], uint32_t rg, uint32_t length, uint32_t p,
-                    uint32_t tile_columns, const struct matrix *w, const struct acts *x,
-                    uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint32_t p0,
+                    uint32_t p1, const struct acts *x, uint32_t c0, uint32_t n, float *y,
+                    size_t ldy, bool add)
 {
-    const uint32_t tiles = n <= MAX_NC ? 1 : (n + tile_columns - 1) / tile_columns;
-    struct tile t = {.units = w->units,
-                     .stride = x->stride,
-                     .ldy = ldy,
-                     .y_step = (size_t)length * PANEL_ROWS,
-                     .add = add};
+    const uint32_t tiles = (n + MAX_NC - 1) / MAX_NC;
+    struct tile t = {.units = w->units, .stride = x->stride, .ldy = ldy, .add = add};
 
-    for (uint32_t i = 0; i < length; i++) {
+    check(x->kind == ACTS_Q8 && x->cols == w->cols);
+    for (uint32_t p = p0; p < p1; p++) {
         uint32_t c = 0;
-        for (uint32_t r = 0; r < rg; r++) {
-            const uint32_t panel = p + r * length + i;
-            t.w[r] = w->data + panel * w->panel_bytes;
-            t.rows[r] = first16(w->rows - panel * PANEL_ROWS);
-        }
+        t.w = w->data + p * w->panel_bytes;
+        t.rows = first16(w->rows - p * PANEL_ROWS);
         for (uint32_t k = 0; k < tiles; k++) {
             const uint32_t columns = (n - c) / (tiles - k);
             t.x = acts_column(x, c0 + c);
-            t.y = y + (size_t)c * ldy + (size_t)(p + i) * PANEL_ROWS;
-            /* One tile: a fixed distance ahead. Several: the last one fetches the whole next panel. */
-            t.ahead = tiles == 1 ? PREFETCH_BYTES : k + 1 == tiles ? w->panel_bytes : 0;
+            t.y = y + (size_t)c * ldy + (size_t)p * PANEL_ROWS;
+            if (tiles > 1)
+                t.ahead = k + 1 == tiles ? w->panel_bytes : 0;
+            else
+                t.ahead = n < PREFETCH_FROM ? 0 : PREFETCH_BYTES;
             fns[columns](&t);
             c += columns;
         }
     }
 }
 
-static void product(tile_fn *const fns[MAX_RG + 1][MAX_NC + 1], const struct matrix *w, uint32_t p0,
-                    uint32_t p1, const struct acts *x, uint32_t c0, uint32_t n, float *y,
-                    size_t ldy, bool add)
-{
-    check(x->kind == ACTS_Q8 && x->cols == w->cols);
-    if (n == 0)
-        return;
-    for (uint32_t rg = n <= WIDE_NC ? 4 : 2; rg > 0; rg /= 2) {
-        const uint32_t length = (p1 - p0) / rg;
-        if (length > 0)
-            streams(fns[rg], rg, length, p0, TILE_COLUMNS, w, x, c0, n, y, ldy, add);
-        p0 += length * rg;
-    }
-}
-
-#define TILE(type, rg, nc)                                                                         \
-    static void tile_##type##_##rg##x##nc(const struct tile *t)                                    \
+#define TILE(type, nc)                                                                             \
+    static void tile_##type##_##nc(const struct tile *t)                                           \
     {                                                                                              \
-        tile_run(WEIGHT_##type, rg, nc, t);                                                        \
+        tile_run(WEIGHT_##type, nc, t);                                                            \
     }
 #define TILES(type)                                                                                \
-    TILE(type, 1, 1)                                                                               \
-    TILE(type, 1, 2)                                                                               \
-    TILE(type, 1, 3)                                                                               \
-    TILE(type, 1, 4)                                                                               \
-    TILE(type, 1, 5)                                                                               \
-    TILE(type, 1, 6)                                                                               \
-    TILE(type, 1, 7)                                                                               \
-    TILE(type, 1, 8) TILE(type, 2, 1) TILE(type, 2, 2) TILE(type, 2, 3) TILE(type, 2, 4)           \
-        TILE(type, 2, 5) TILE(type, 2, 6) TILE(type, 2, 7) TILE(type, 2, 8) TILE(type, 4, 1)       \
-            TILE(type, 4, 2) TILE(type, 4, 3) TILE(type, 4, 4) static void product_##type(         \
-                const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,            \
-                uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)                           \
+    TILE(type, 1)                                                                                  \
+    TILE(type, 2)                                                                                  \
+    TILE(type, 3)                                                                                  \
+    TILE(type, 4)                                                                                  \
+    TILE(type, 5)                                                                                  \
+    TILE(type, 6)                                                                                  \
+    TILE(type, 7)                                                                                  \
+    TILE(type, 8)                                                                                  \
+    static void product_##type(const struct matrix *w, uint32_t p0, uint32_t p1,                   \
+                               const struct acts *x, uint32_t c0, uint32_t n, float *y,            \
+                               size_t ldy, bool add)                                               \
     {                                                                                              \
-        static tile_fn *const fns[MAX_RG + 1][MAX_NC + 1] = {                                      \
-            [1] = {NULL, tile_##type##_1x1, tile_##type##_1x2, tile_##type##_1x3,                  \
-                   tile_##type##_1x4, tile_##type##_1x5, tile_##type##_1x6, tile_##type##_1x7,     \
-                   tile_##type##_1x8},                                                             \
-            [2] = {NULL, tile_##type##_2x1, tile_##type##_2x2, tile_##type##_2x3,                  \
-                   tile_##type##_2x4, tile_##type##_2x5, tile_##type##_2x6, tile_##type##_2x7,     \
-                   tile_##type##_2x8},                                                             \
-            [4] = {NULL, tile_##type##_4x1, tile_##type##_4x2, tile_##type##_4x3,                  \
-                   tile_##type##_4x4},                                                             \
+        static tile_fn *const fns[MAX_NC + 1] = {                                                  \
+            NULL,                                                                                  \
+            tile_##type##_1,                                                                       \
+            tile_##type##_2,                                                                       \
+            tile_##type##_3,                                                                       \
+            tile_##type##_4,                                                                       \
+            tile_##type##_5,                                                                       \
+            tile_##type##_6,                                                                       \
+            tile_##type##_7,                                                                       \
+            tile_##type##_8,                                                                       \
         };                                                                                         \
         product(fns, w, p0, p1, x, c0, n, y, ldy, add);                                            \
     }
