@@ -25,7 +25,7 @@
 #define MAX_NC 8
 /* A single tile prefetches so far ahead, from so many columns on. Of several tiles, the last one fetches the
  * whole next panel. */
-#define PREFETCH_BYTES 2560u
+#define PREFETCH_BYTES 4608u
 #define PREFETCH_FROM 3u
 
 /* Weights of 16 rows x 32 columns. */
@@ -248,11 +248,11 @@ INLINE void tile_run(enum weight_type type, int nc, const struct tile *t)
     for (int c = 0; c < nc; c++)
         f[c] = _mm512_setzero_ps();
     for (uint32_t u = 0; u < t->units; u++) {
-        if (ahead)
-            for (uint32_t line = 0; line < bytes; line += 64)
-                _mm_prefetch((const char *)w + ahead + line, _MM_HINT_T0);
         for (uint32_t i = 0; i < blocks; i++) {
             struct block512 b;
+            if (ahead)
+                for (uint32_t line = 0; line < bytes / blocks; line += 64)
+                    _mm_prefetch((const char *)w + ahead + bytes / blocks * i + line, _MM_HINT_T0);
             unpack(type, w, i, &b);
             UNROLL
             for (int c = 0; c < nc; c++)
