@@ -15,7 +15,7 @@
 #include "core/stats/writer.h"
 
 #define TRIM_EVERY_NS 1000000000u
-#define TRIM_IDLE_NS 10000000000u /* an empty slab is kept that long */
+#define TRIM_IDLE_NS 5000000000u /* an empty slab is kept that long */
 #define SLEEP_MS 1000             /* longest sleep: trimming goes on while nothing runs */
 #define NO_ROOM_MS 1              /* between two looks whether the loop has read its events */
 
