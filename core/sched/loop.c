@@ -31,6 +31,7 @@ static struct sched_event *put_event(struct sched *s, enum sched_event_kind kind
 
 static void publish(struct sched *s)
 {
+    atomic_store_explicit(&s->published_ns, clock_ns(), memory_order_relaxed);
     if (spsc_publish(&s->events))
         doorbell_ring(&s->event_bell);
 }

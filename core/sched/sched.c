@@ -191,6 +191,11 @@ int sched_event_fd(const struct sched *s)
     return s->event_bell.fd;
 }
 
+uint64_t sched_published_ns(const struct sched *s)
+{
+    return atomic_load_explicit(&s->published_ns, memory_order_relaxed);
+}
+
 bool sched_next_event(struct sched *s, struct sched_event *event)
 {
     struct sched_event *next = spsc_peek(&s->events);

@@ -141,6 +141,8 @@ void sched_stop(struct sched *s);
 
 /* Becomes readable when there are events. For poll or uv_poll. */
 int sched_event_fd(const struct sched *s);
+/* clock_ns() when events were last published: what the loop's way from the ring of the descriptor to its handler takes. */
+uint64_t sched_published_ns(const struct sched *s);
 /* The next event, or false. Call until false: only then the descriptor is armed again. */
 bool sched_next_event(struct sched *s, struct sched_event *event);
 

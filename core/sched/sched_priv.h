@@ -42,6 +42,7 @@ struct sched {
     _Atomic bool pages_came;
     struct spsc events;
     struct doorbell event_bell; /* wakes the loop */
+    _Atomic uint64_t published_ns; /* clock_ns() of the last publication of events */
     _Atomic bool quit;
     _Atomic uint32_t n_sent, n_received;  /* SUBMIT commands: by the loop, by the scheduler */
     _Atomic uint32_t n_queued, n_running; /* as the scheduler last said */

@@ -107,6 +107,9 @@ static void sched_event(uv_poll_t *poll, int status, int events)
     struct worker *w = poll->data;
     (void)status;
     (void)events;
+    uint64_t now = clock_ns(), published = sched_published_ns(w->engine.sched);
+    if (published != 0 && published <= now)
+        stats_record(w->stats, STATS_CELL_LOOP, STAT_loop_wake_time, now - published);
     w->polled = true; /* the events are taken in check, every turn */
 }
 
