@@ -251,8 +251,7 @@ static void ngx_http_tokenring_channel_handshake(ngx_http_tokenring_channel_t *c
 
     for (q = ngx_queue_head(&ch->streams); q != ngx_queue_sentinel(&ch->streams); q = next) {
         next = ngx_queue_next(q);
-        ngx_http_tokenring_stream_attach(
-            ngx_queue_data(q, ngx_http_tokenring_stream_t, queue));
+        ngx_http_tokenring_stream_attach(ngx_queue_data(q, ngx_http_tokenring_stream_t, queue));
     }
 
     /* the answer to the hello and the first doorbell may be one read event */
@@ -291,10 +290,7 @@ static void ngx_http_tokenring_channel_dispatch(ngx_http_tokenring_channel_t *ch
             return;
         }
 
-        if (ngx_http_tokenring_stream_frame(frame.stream->user, &frame) != NGX_OK) {
-            ngx_http_tokenring_channel_lose(ch, "the worker broke the protocol");
-            return;
-        }
+        ngx_http_tokenring_stream_frame(frame.stream->user, &frame);
     }
 
     if (life == CHANNEL_EOF) {

@@ -42,16 +42,17 @@ typedef struct {
     ngx_http_tokenring_channel_state_e state;
 
     struct channel ring;
-    ngx_connection_t *connection; /* control socket; open until the last stream has gone, which borrows its fd */
+    ngx_connection_t
+        *connection; /* control socket; open until the last stream has gone, which borrows its fd */
 
     ngx_queue_t streams; /* all that are not closed */
     ngx_uint_t nstreams;
 
-    ngx_event_t turn;  /* posted: publish, ring, sleep */
-    ngx_event_t timer; /* slow re-check while streams are open */
+    ngx_event_t turn;   /* posted: publish, ring, sleep */
+    ngx_event_t timer;  /* slow re-check while streams are open */
     ngx_uint_t defects; /* work that the timer found and no doorbell told of */
     uint64_t suspect_frames;
-    unsigned suspect:1; /* the timer saw work last time, when frames_in was suspect_frames */
+    unsigned suspect : 1; /* the timer saw work last time, when frames_in was suspect_frames */
 
     socklen_t socklen;
     ngx_str_t name; /* "unix:/path", as the balancer's peer is called */
@@ -99,13 +100,13 @@ struct ngx_http_tokenring_stream_s {
     uint64_t event_end; /* bytes up to the end of the last whole event */
     size_t owed;        /* received, but not yet returned as credit */
 
-    ngx_str_t epilogue;                 /* what is left of the error event */
-    ngx_event_handler_pt read_handler;  /* upstream's, where ours stands before it */
+    ngx_str_t epilogue;                /* what is left of the error event */
+    ngx_event_handler_pt read_handler; /* upstream's, where ours stands before it */
 
-    unsigned fin:1;      /* the response is complete in buffer */
-    unsigned sse:1;      /* text/event-stream: only whole events are given out */
-    unsigned loose:1;    /* the unfinished event in buffer is too long to be held back */
-    unsigned epilogued:1; /* the error event was begun */
+    unsigned fin : 1;       /* the response is complete in buffer */
+    unsigned sse : 1;       /* text/event-stream: only whole events are given out */
+    unsigned loose : 1;     /* the unfinished event in buffer is too long to be held back */
+    unsigned epilogued : 1; /* the error event was begun */
 };
 
 /* The channel to pc's address, connecting if there is none: NGX_OK (*chp may be CONNECTING), NGX_DECLINED (the peer
@@ -135,9 +136,8 @@ void ngx_http_tokenring_stream_attach(ngx_http_tokenring_stream_t *st);
 /* The stream gets nothing more from the worker. What was received stays readable. */
 void ngx_http_tokenring_stream_lose(ngx_http_tokenring_stream_t *st, const char *reason);
 
-/* A frame for the stream. NGX_ERROR: the peer broke a rule that core/ring does not know (already logged). */
-ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
-                                          struct channel_frame *frame);
+/* A frame for the stream, which core/ring has checked: HEAD, DATA, TRAILER, RESET or CREDIT. */
+void ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st, struct channel_frame *frame);
 
 /* There may be room in the ring or credit again: wakes a stream that waits to write. */
 void ngx_http_tokenring_stream_writable(ngx_http_tokenring_stream_t *st);

@@ -77,7 +77,8 @@ static ngx_command_t ngx_http_tokenring_commands[] = {
      NGX_HTTP_TOKENRING_UPSTREAM(next_upstream_timeout), NULL},
 
     {ngx_string("tokenring_buffering"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_FLAG,
-     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_TOKENRING_UPSTREAM(buffering), NULL},
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET, NGX_HTTP_TOKENRING_UPSTREAM(buffering),
+     NULL},
 
     {ngx_string("tokenring_request_buffering"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_FLAG,
      ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
@@ -210,8 +211,7 @@ static char *ngx_http_tokenring_merge_buffers(ngx_conf_t *cf, ngx_http_upstream_
     ngx_conf_merge_bufs_value(conf->bufs, prev->bufs, 8, ngx_pagesize);
 
     if (conf->bufs.num < 2) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "there must be at least 2 \"tokenring_buffers\"");
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "there must be at least 2 \"tokenring_buffers\"");
         return NGX_CONF_ERROR;
     }
 
@@ -253,7 +253,8 @@ static char *ngx_http_tokenring_merge_loc_conf(ngx_conf_t *cf, void *parent, voi
     ngx_hash_init_t hash;
     ngx_http_core_loc_conf_t *clcf;
 
-    ngx_conf_merge_msec_value(conf->upstream.connect_timeout, prev->upstream.connect_timeout, 60000);
+    ngx_conf_merge_msec_value(conf->upstream.connect_timeout, prev->upstream.connect_timeout,
+                              60000);
     ngx_conf_merge_msec_value(conf->upstream.send_timeout, prev->upstream.send_timeout, 60000);
     ngx_conf_merge_msec_value(conf->upstream.read_timeout, prev->upstream.read_timeout, 600000);
     ngx_conf_merge_msec_value(conf->upstream.next_upstream_timeout,

@@ -18,10 +18,11 @@ static void ngx_http_tokenring_finalize_request(ngx_http_request_t *r, ngx_int_t
 
 /* The request headers that go to the worker, besides x-request-id and content-length, which are always made here, and
  * those of tokenring_set_header. */
-static ngx_str_t ngx_http_tokenring_allowed[] = {ngx_string("host"),         ngx_string("content-type"),
-                                                 ngx_string("accept"),       ngx_string("authorization"),
-                                                 ngx_string("user-agent"),   ngx_string("traceparent"),
-                                                 ngx_string("x-session-id"), ngx_null_string};
+static ngx_str_t ngx_http_tokenring_allowed[] = {
+    ngx_string("host"),         ngx_string("content-type"),
+    ngx_string("accept"),       ngx_string("authorization"),
+    ngx_string("user-agent"),   ngx_string("traceparent"),
+    ngx_string("x-session-id"), ngx_null_string};
 
 ngx_int_t ngx_http_tokenring_handler(ngx_http_request_t *r)
 {
@@ -292,8 +293,7 @@ static ngx_uint_t ngx_http_tokenring_is_set(ngx_http_tokenring_loc_conf_t *tlcf,
     h = tlcf->set_headers->elts;
 
     for (i = 0; i < tlcf->set_headers->nelts; i++) {
-        if (h[i].name.len == name->len &&
-            ngx_strncmp(h[i].name.data, name->data, name->len) == 0) {
+        if (h[i].name.len == name->len && ngx_strncmp(h[i].name.data, name->data, name->len) == 0) {
             return 1;
         }
     }
@@ -502,6 +502,6 @@ static void ngx_http_tokenring_abort_request(ngx_http_request_t *r)
 
 static void ngx_http_tokenring_finalize_request(ngx_http_request_t *r, ngx_int_t rc)
 {
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "finalize http tokenring request: %i", rc);
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0, "finalize http tokenring request: %i",
+                   rc);
 }

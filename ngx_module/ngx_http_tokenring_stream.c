@@ -204,13 +204,11 @@ void ngx_http_tokenring_stream_writable(ngx_http_tokenring_stream_t *st)
     }
 }
 
-ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
-                                          struct channel_frame *frame)
+void ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st, struct channel_frame *frame)
 {
-    ngx_connection_t *c = &st->connection;
-
-    ngx_log_debug4(NGX_LOG_DEBUG_HTTP, c->log, 0, "http tokenring frame t:%d f:%xd a:%uD l:%uD",
-                   (int)frame->type, (int)frame->flags, frame->aux, frame->len);
+    ngx_log_debug4(NGX_LOG_DEBUG_HTTP, st->connection.log, 0,
+                   "http tokenring frame t:%d f:%xd a:%uD l:%uD", (int)frame->type,
+                   (int)frame->flags, frame->aux, frame->len);
 
     switch (frame->type) {
 
@@ -218,7 +216,7 @@ ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
         st->head = ngx_pnalloc(st->request->pool, frame->len);
         if (st->head == NULL) {
             ngx_http_tokenring_stream_lose(st, "no memory for the response");
-            return NGX_OK;
+            return;
         }
 
         ngx_memcpy(st->head, frame->payload, frame->len);
@@ -229,7 +227,7 @@ ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
     case FRAME_DATA:
         if (ngx_http_tokenring_stream_append(st, frame) != NGX_OK) {
             ngx_http_tokenring_stream_lose(st, "no memory for the response");
-            return NGX_OK;
+            return;
         }
         break;
 
@@ -245,17 +243,11 @@ ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
 
     case FRAME_RESET:
         ngx_http_tokenring_stream_lose(st, "the worker gave the request up");
-        return NGX_OK;
+        return;
 
     case FRAME_CREDIT:
         ngx_http_tokenring_stream_writable(st);
-        return NGX_OK;
-
-    default:
-        /* a type that we never offered to take */
-        ngx_log_error(NGX_LOG_ALERT, c->log, 0, "tokenring: frame of type %d from the worker",
-                      (int)frame->type);
-        return NGX_ERROR;
+        return;
     }
 
     if (frame->flags & FRAME_FIN) {
@@ -264,8 +256,6 @@ ngx_int_t ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st,
 
     st->read.ready = 1;
     ngx_post_event(&st->read, &ngx_posted_events);
-
-    return NGX_OK;
 }
 
 /* Adds a DATA frame to the buffer. */

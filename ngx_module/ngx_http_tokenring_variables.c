@@ -14,7 +14,7 @@ static ngx_int_t ngx_http_tokenring_result_variable(ngx_http_request_t *r,
 static ngx_str_t ngx_http_tokenring_results[] = {
     ngx_string("x-tokenring-prompt-tokens"),     ngx_string("x-tokenring-cached-tokens"),
     ngx_string("x-tokenring-completion-tokens"), ngx_string("x-tokenring-queue-ms"),
-    ngx_string("x-tokenring-ttft-ms"),              ngx_string("x-tokenring-finish")};
+    ngx_string("x-tokenring-ttft-ms"),           ngx_string("x-tokenring-finish")};
 
 static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 

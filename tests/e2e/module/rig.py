@@ -7,6 +7,7 @@
 
 In server and http text %(w0)s, %(w1)s ... are the workers' sockets, %(dir)s is the rig's folder. After the test nginx's
 error log must hold no [alert], [crit] or [emerg] line, unless `expect` (a regular expression) matches it.
+TOKENRING_NGINX_WRAP in the environment goes before nginx's command line (valgrind, say).
 """
 import os, pathlib, re, shutil, signal, socket, subprocess, sys, tempfile, time
 
@@ -93,7 +94,7 @@ http {{
         return self
 
     def argv(self, *more):
-        return [nginx, '-p', str(self.dir), '-e', str(self.dir / 'error.log'), '-c', str(self.dir / 'nginx.conf'), *more]
+        return [*os.environ.get('TOKENRING_NGINX_WRAP', '').split(), nginx, '-p', str(self.dir), '-e', str(self.dir / 'error.log'), '-c', str(self.dir / 'nginx.conf'), *more]
 
     def listening(self):
         if self.nginx.poll() is not None:
