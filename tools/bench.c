@@ -360,9 +360,9 @@ int cmd_bench(int argc, char **argv)
     if (code != 0)
         return code < 0 ? 0 : code;
     uint32_t batch = largest(&b.batches), most = largest(&b.prompts) > largest(&b.made) ? largest(&b.prompts) : largest(&b.made);
-    uint64_t positions = (uint64_t)batch * (largest(&b.depths) + most + KV_TILE_POSITIONS);
-    struct session_options options = {.path = b.path, .tier = b.tier, .threads = b.threads, .kv_type = b.kv_type,
-                                      .context = positions < UINT32_MAX ? (uint32_t)positions : UINT32_MAX,
+    uint32_t longest = largest(&b.depths) + most;
+    struct session_options options = {.path = b.path, .tier = b.tier, .threads = b.threads, .kv_type = b.kv_type, .context = longest,
+                                      .positions = (uint64_t)batch * (longest + KV_TILE_POSITIONS),
                                       .max_tokens = b.chunk > batch ? b.chunk : batch};
     struct error err = {0};
     if (session_open(&b.session, &options, &err) != STATUS_OK) {

@@ -12,10 +12,10 @@
 #define CONTEXTS 2u
 #define LIMIT_LEAST ((size_t)256 << 20)
 
-static enum status open_pool(struct session *s, uint32_t context, struct error *err)
+static enum status open_pool(struct session *s, uint64_t positions, struct error *err)
 {
     size_t page = model_kv_geometry(s->model)->page;
-    size_t limit = CONTEXTS * (kv_geometry_pages(context) + 1) * page * 5 / 4;
+    size_t limit = (positions / KV_TILE_POSITIONS + CONTEXTS) * page * 5 / 4;
     struct arena_options options = {limit > LIMIT_LEAST ? limit : LIMIT_LEAST, &page, 1};
     enum status status = arena_create(&options, &s->arena, err);
     if (status == STATUS_OK)
@@ -43,7 +43,7 @@ enum status session_open(struct session *s, const struct session_options *o, str
     if (status == STATUS_OK)
         s->context = o->context == 0 ? model_info(s->model)->context : o->context;
     if (status == STATUS_OK)
-        status = open_pool(s, s->context, err);
+        status = open_pool(s, o->positions != 0 ? o->positions : (uint64_t)CONTEXTS * s->context, err);
     if (status != STATUS_OK) {
         session_close(s);
         return status;
