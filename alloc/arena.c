@@ -65,7 +65,8 @@ struct arena {
     pthread_t helper;
 };
 
-/* The struct that experimental.arenas_create_ext takes; jemalloc 5.3 does not put it in its public header. */
+/* The struct that experimental.arenas_create_ext takes; jemalloc 5.3 does not put it in its public
+ * header. */
 struct arena_config {
     extent_hooks_t *extent_hooks;
     bool metadata_use_hooks;
@@ -81,9 +82,10 @@ static bool make_usable(void *addr, size_t size)
     return true;
 }
 
-/* Extents larger than a slab are refused: jemalloc first asks for the next size class, then for exactly enough. */
-static void *hook_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, size_t alignment, bool *zero,
-                        bool *commit, unsigned index)
+/* Extents larger than a slab are refused: jemalloc first asks for the next size class, then for
+ * exactly enough. */
+static void *hook_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, size_t alignment,
+                        bool *zero, bool *commit, unsigned index)
 {
     struct arena *a = (struct arena *)hooks;
     (void)index;
@@ -102,34 +104,37 @@ static void *hook_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, size
 }
 
 /* Refused: the address space stays with jemalloc, which decommits it and uses it again. */
-static bool hook_dalloc(extent_hooks_t *hooks, void *addr, size_t size, bool committed, unsigned index)
+static bool hook_dalloc(extent_hooks_t *hooks, void *addr, size_t size, bool committed,
+                        unsigned index)
 {
     (void)hooks, (void)addr, (void)size, (void)committed, (void)index;
     return true;
 }
 
-static bool hook_commit(extent_hooks_t *hooks, void *addr, size_t size, size_t offset, size_t length, unsigned index)
+static bool hook_commit(extent_hooks_t *hooks, void *addr, size_t size, size_t offset,
+                        size_t length, unsigned index)
 {
     (void)hooks, (void)size, (void)index;
     return !make_usable((char *)addr + offset, length);
 }
 
-static bool hook_decommit(extent_hooks_t *hooks, void *addr, size_t size, size_t offset, size_t length, unsigned index)
+static bool hook_decommit(extent_hooks_t *hooks, void *addr, size_t size, size_t offset,
+                          size_t length, unsigned index)
 {
     (void)hooks, (void)size, (void)index;
-    return mmap((char *)addr + offset, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                0) == MAP_FAILED;
+    return mmap((char *)addr + offset, length, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED;
 }
 
-static bool hook_split(extent_hooks_t *hooks, void *addr, size_t size, size_t a, size_t b, bool committed,
-                       unsigned index)
+static bool hook_split(extent_hooks_t *hooks, void *addr, size_t size, size_t a, size_t b,
+                       bool committed, unsigned index)
 {
     (void)hooks, (void)addr, (void)size, (void)a, (void)b, (void)committed, (void)index;
     return false;
 }
 
-static bool hook_merge(extent_hooks_t *hooks, void *a, size_t size_a, void *b, size_t size_b, bool committed,
-                       unsigned index)
+static bool hook_merge(extent_hooks_t *hooks, void *a, size_t size_a, void *b, size_t size_b,
+                       bool committed, unsigned index)
 {
     (void)hooks, (void)a, (void)size_a, (void)b, (void)size_b, (void)committed, (void)index;
     return false;
@@ -148,7 +153,8 @@ static void populate(unsigned char *base, size_t size)
 
 static void *slab_new(struct arena *a)
 {
-    unsigned char *base = jemalloc_mallocx(a->slab_bytes, MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE);
+    unsigned char *base =
+        jemalloc_mallocx(a->slab_bytes, MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE);
     if (base == NULL)
         return NULL;
     unpoison(base, a->slab_bytes);
@@ -183,8 +189,9 @@ static struct slot *find_work(struct arena *a)
     return wanted;
 }
 
-/* Does one slot's work; called and left with the mutex held, which is open meanwhile. Only this thread leaves the
- * states WANTED and RETURNING, so the slot cannot change. False if the system refused memory. */
+/* Does one slot's work; called and left with the mutex held, which is open meanwhile. Only this
+ * thread leaves the states WANTED and RETURNING, so the slot cannot change. False if the system
+ * refused memory. */
 static bool do_work(struct arena *a, struct slot *slot)
 {
     bool wanted = slot->state == SLOT_WANTED;
@@ -228,8 +235,9 @@ static void *helper_main(void *data)
             pthread_cond_wait(&a->work, &a->mutex);
         } else if (!do_work(a, slot)) {
             if (!complained)
-                log_warn("arena: the system refused a slab of %zu bytes (%u of %u exist); trying again",
-                         a->slab_bytes, atomic_load(&a->n_existing), a->n_slots);
+                log_warn(
+                    "arena: the system refused a slab of %zu bytes (%u of %u exist); trying again",
+                    a->slab_bytes, atomic_load(&a->n_existing), a->n_slots);
             complained = true;
             pause_after_refusal(a);
         } else {
@@ -267,7 +275,8 @@ static enum status control_failed(struct error *err, const char *name, int code)
     return error_set(err, STATUS_INTERNAL, "jemalloc refused %s: %s", name, strerror(code));
 }
 
-static enum status set_u64(struct arena *a, const char *what, void *value, size_t size, struct error *err)
+static enum status set_u64(struct arena *a, const char *what, void *value, size_t size,
+                           struct error *err)
 {
     char name[64];
     snprintf(name, sizeof(name), "arena.%u.%s", a->index, what);
@@ -277,11 +286,16 @@ static enum status set_u64(struct arena *a, const char *what, void *value, size_
 
 static enum status create_in_jemalloc(struct arena *a, struct error *err)
 {
-    a->hooks = (extent_hooks_t){.alloc = hook_alloc, .dalloc = hook_dalloc, .commit = hook_commit,
-                                .decommit = hook_decommit, .split = hook_split, .merge = hook_merge};
+    a->hooks = (extent_hooks_t){.alloc = hook_alloc,
+                                .dalloc = hook_dalloc,
+                                .commit = hook_commit,
+                                .decommit = hook_decommit,
+                                .split = hook_split,
+                                .merge = hook_merge};
     struct arena_config config = {&a->hooks, false};
     size_t len = sizeof(a->index);
-    int code = jemalloc_mallctl("experimental.arenas_create_ext", &a->index, &len, &config, sizeof(config));
+    int code = jemalloc_mallctl("experimental.arenas_create_ext", &a->index, &len, &config,
+                                sizeof(config));
     if (code != 0)
         return control_failed(err, "experimental.arenas_create_ext", code);
     ssize_t now = 0;
@@ -298,9 +312,11 @@ static enum status reserve(struct arena *a, struct error *err)
     a->cut = (a->slab_bytes + LARGE_PAD + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     a->reserved = a->cut * a->n_slots;
     a->mapping_bytes = a->reserved + HUGE_PAGE;
-    a->mapping = mmap(NULL, a->mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    a->mapping =
+        mmap(NULL, a->mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a->mapping == MAP_FAILED)
-        return error_set(err, STATUS_NO_MEMORY, "cannot reserve %zu bytes of address space for the KV arena: %s",
+        return error_set(err, STATUS_NO_MEMORY,
+                         "cannot reserve %zu bytes of address space for the KV arena: %s",
                          a->mapping_bytes, strerror(errno));
     size_t misfit = (size_t)((uintptr_t)a->mapping % HUGE_PAGE);
     a->base = (unsigned char *)a->mapping + (misfit == 0 ? 0 : HUGE_PAGE - misfit);
@@ -315,7 +331,8 @@ static void release(struct arena *a)
     free(a);
 }
 
-enum status arena_create(const struct arena_options *options, struct arena **arena, struct error *err)
+enum status arena_create(const struct arena_options *options, struct arena **arena,
+                         struct error *err)
 {
     size_t largest = 0;
     for (unsigned i = 0; i < options->n_page_bytes; i++) {
@@ -324,14 +341,19 @@ enum status arena_create(const struct arena_options *options, struct arena **are
     }
     size_t slab = arena_slab_bytes(options->limit, options->page_bytes, options->n_page_bytes);
     if (slab == 0 || options->limit / slab < 4)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "the KV memory of %zu bytes is too small: it must hold 4 slabs of %zu bytes (pages of %zu bytes)",
-                         options->limit, slab == 0 ? arena_slab_bytes(SIZE_MAX / 4, options->page_bytes,
-                                                                      options->n_page_bytes) : slab, largest);
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "the KV memory of %zu bytes is too small: it must hold 4 slabs of %zu bytes (pages of "
+            "%zu bytes)",
+            options->limit,
+            slab == 0 ? arena_slab_bytes(SIZE_MAX / 4, options->page_bytes, options->n_page_bytes)
+                      : slab,
+            largest);
     struct arena *a = xcalloc(1, sizeof(*a));
     a->limit = options->limit;
     a->slab_bytes = slab;
-    a->n_slots = (uint32_t)(options->limit / slab < UINT32_MAX / 2 ? options->limit / slab : UINT32_MAX / 2);
+    a->n_slots =
+        (uint32_t)(options->limit / slab < UINT32_MAX / 2 ? options->limit / slab : UINT32_MAX / 2);
     a->slots = xcalloc(a->n_slots, sizeof(*a->slots));
     enum status status = reserve(a, err);
     if (status == STATUS_OK)

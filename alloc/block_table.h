@@ -22,7 +22,7 @@
 
 struct block_table {
     struct pages *pool;
-    uint32_t *ids;        /* n_pages page ids, position / BLOCK_POSITIONS is the index */
+    uint32_t *ids; /* n_pages page ids, position / BLOCK_POSITIONS is the index */
     uint32_t n_pages;
     uint32_t cap;
     uint32_t n_positions; /* positions appended and not truncated */
@@ -38,11 +38,11 @@ static inline uint32_t block_pages_for(uint32_t n_positions)
 void block_table_init(struct block_table *t, struct pages *pool);
 /* Drops all references and frees the ids; the table must be initialised again before use. */
 void block_table_release(struct block_table *t);
-/* Makes positions [n_positions, n_positions + count) writable and counts them. False, and nothing changed, if
- * the pool has no page ready. */
+/* Makes positions [n_positions, n_positions + count) writable and counts them. False, and nothing
+ * changed, if the pool has no page ready. */
 bool block_table_append(struct block_table *t, uint32_t count);
-/* Appends a full page that already holds positions (a prefix-cache hit): takes one more reference. The table
- * must end at a page border. */
+/* Appends a full page that already holds positions (a prefix-cache hit): takes one more reference.
+ * The table must end at a page border. */
 void block_table_adopt(struct block_table *t, uint32_t id);
 /* Forgets all positions from n_positions on (n_positions <= t->n_positions). */
 void block_table_truncate(struct block_table *t, uint32_t n_positions);

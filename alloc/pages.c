@@ -32,11 +32,11 @@ struct pages {
     uint32_t per_slab;
     uint32_t n_slabs_max;
     struct slab *slabs;
-    uint32_t lowest;    /* no slab below this index has a free page */
-    uint32_t n_free;    /* pages free in owned slabs */
-    uint32_t n_owned;   /* slabs owned */
-    uint32_t n_coming;  /* slabs asked for, not collected */
-    int64_t accounted;  /* slabs that this pool claims in the arena's account */
+    uint32_t lowest;                 /* no slab below this index has a free page */
+    uint32_t n_free;                 /* pages free in owned slabs */
+    uint32_t n_owned;                /* slabs owned */
+    uint32_t n_coming;               /* slabs asked for, not collected */
+    int64_t accounted;               /* slabs that this pool claims in the arena's account */
     _Atomic uint32_t used, reserved; /* written by the owner alone */
     _Atomic uint64_t taken, copied;
 };
@@ -50,7 +50,8 @@ static uint32_t slabs_for(const struct pages *p, uint32_t n_pages)
     return n_pages / p->per_slab + (n_pages % p->per_slab != 0);
 }
 
-/* Claims what `reserved` promises and `held` slabs need, whichever is more; false if the limit is in the way. */
+/* Claims what `reserved` promises and `held` slabs need, whichever is more; false if the limit is
+ * in the way. */
 static bool account(struct pages *p, uint32_t reserved, uint32_t held)
 {
     uint32_t promised = slabs_for(p, reserved);
@@ -71,7 +72,8 @@ static void ask_for_slab(struct pages *p)
     }
 }
 
-/* Asks for slabs until n pages are free or on their way; gives up where no slot is free (the helper wakes us). */
+/* Asks for slabs until n pages are free or on their way; gives up where no slot is free (the helper
+ * wakes us). */
 static void ask_for(struct pages *p, uint64_t n)
 {
     uint32_t coming;
@@ -82,7 +84,8 @@ static void ask_for(struct pages *p, uint64_t n)
     } while (p->n_coming != coming);
 }
 
-/* Memory follows use: keeps a slab's worth ready, but no more than what is promised and not yet taken. */
+/* Memory follows use: keeps a slab's worth ready, but no more than what is promised and not yet
+ * taken. */
 static void keep_ahead(struct pages *p)
 {
     uint32_t used = LOAD(p->used), reserved = LOAD(p->reserved);
@@ -109,14 +112,15 @@ static void collect(struct pages *p)
     }
 }
 
-enum status pages_create(struct arena *arena, size_t page_bytes, struct pages **pool, struct error *err)
+enum status pages_create(struct arena *arena, size_t page_bytes, struct pages **pool,
+                         struct error *err)
 {
     check(page_bytes > 0 && page_bytes % 64 == 0);
     uint64_t per_slab = arena_slab_size(arena) / page_bytes;
     uint64_t slabs = arena_slabs_max(arena);
     if (per_slab == 0 || per_slab * slabs >= PAGES_NONE)
-        return error_set(err, STATUS_NO_MEMORY, "pages of %zu bytes do not suit slabs of %zu bytes", page_bytes,
-                         arena_slab_size(arena));
+        return error_set(err, STATUS_NO_MEMORY, "pages of %zu bytes do not suit slabs of %zu bytes",
+                         page_bytes, arena_slab_size(arena));
     struct pages *p = xcalloc(1, sizeof(*p));
     p->arena = arena;
     p->page_bytes = page_bytes;
@@ -259,7 +263,8 @@ void pages_unref(struct pages *p, uint32_t id)
 uint32_t pages_refs(const struct pages *p, uint32_t id)
 {
     uint32_t i = id / p->per_slab;
-    return i < p->n_slabs_max && p->slabs[i].base != NULL ? p->slabs[i].pages[id % p->per_slab].refs : 0;
+    return i < p->n_slabs_max && p->slabs[i].base != NULL ? p->slabs[i].pages[id % p->per_slab].refs
+                                                          : 0;
 }
 
 bool pages_copy(struct pages *p, uint32_t id, uint32_t *copy)
@@ -310,6 +315,9 @@ unsigned pages_trim(struct pages *p, uint64_t now_ns, uint64_t idle_ns)
 
 void pages_counts(const struct pages *p, struct pages_counts *c)
 {
-    *c = (struct pages_counts){.used = LOAD(p->used), .reserved = LOAD(p->reserved), .total = pages_total(p),
-                               .taken = LOAD(p->taken), .copied = LOAD(p->copied)};
+    *c = (struct pages_counts){.used = LOAD(p->used),
+                               .reserved = LOAD(p->reserved),
+                               .total = pages_total(p),
+                               .taken = LOAD(p->taken),
+                               .copied = LOAD(p->copied)};
 }

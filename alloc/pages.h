@@ -1,22 +1,24 @@
 /* pages.h: a pool of equal pages, reference counted, named by u32 ids.
  *
- * One pool per (model, layer group, KV type). Pools of one arena share its slabs and its byte limit.
+ * One pool per (model, layer group, KV type). Pools of one arena share its slabs and its byte
+ * limit.
  *
  *   slab s of the arena, when this pool has it            id = s * per_slab + k
  *   +--------+--------+--------+-- --+--------+-------+
  *   | page 0 | page 1 | page 2 | ... | page k | waste |   waste <= 3 % of the slab
  *   +--------+--------+--------+-- --+--------+-------+
  *
- * Life of a page:   free (poisoned) --take: zeroed, 1 reference--> live --last unref--> free (poisoned)
+ *   free (poisoned) --take: zeroed, 1 reference--> live --last unref--> free (poisoned)
  *
- * Promises: whoever starts work reserves the pages that it may need at most (pages_reserve), so that it never
- * fails half-way; taking needs no further permission. Memory follows use, not promises: the arena's helper keeps
- * about one populated slab ahead of what is taken. pages_take says false when that helper is behind; the caller
- * leaves that sequence out of the step and tries again when the pool's wake function was called.
+ * Promises: whoever starts work reserves the pages that it may need at most (pages_reserve), so
+ * that it never fails half-way; taking needs no further permission. Memory follows use, not
+ * promises: the arena's helper keeps about one populated slab ahead of what is taken. pages_take
+ * says false when that helper is behind; the caller leaves that sequence out of the step and tries
+ * again when the pool's wake function was called.
  *
- * Threads: one owner, the same for all pools of an arena (the scheduler), for everything but pages_at and
- * pages_counts. pages_at is called by compute
- * threads inside a step, while the owner changes nothing. The numbered rules of ownership: alloc/README.md. */
+ * Threads: one owner, the same for all pools of an arena (the scheduler), for everything but
+ * pages_at and pages_counts. pages_at is called by compute threads inside a step, while the owner
+ * changes nothing. The numbered rules of ownership: alloc/README.md. */
 #ifndef ALLOC_PAGES_H
 #define ALLOC_PAGES_H
 
@@ -38,13 +40,16 @@ struct pages_counts {
     uint64_t copied;   /* copies on write, ever */
 };
 
-/* Called by the arena's helper thread when memory that a take was refused for is there. Must not block. */
+/* Called by the arena's helper thread when memory that a take was refused for is there. Must not
+ * block. */
 typedef void (*pages_wake_fn)(void *data);
 
-/* A pool of pages of page_bytes (a multiple of 64, one of arena_options.page_bytes). The first slab is asked for
- * at once, so that it is there when the first request comes. */
-enum status pages_create(struct arena *arena, size_t page_bytes, struct pages **pool, struct error *err);
-/* Sets (or, with NULL, removes) the wake function; after it returns the old one is not called any more. */
+/* A pool of pages of page_bytes (a multiple of 64, one of arena_options.page_bytes). The first slab
+ * is asked for at once, so that it is there when the first request comes. */
+enum status pages_create(struct arena *arena, size_t page_bytes, struct pages **pool,
+                         struct error *err);
+/* Sets (or, with NULL, removes) the wake function; after it returns the old one is not called any
+ * more. */
 void pages_set_wake(struct pages *pool, pages_wake_fn wake, void *data);
 /* Gives all slabs back; every page must be free. */
 void pages_free(struct pages *pool);
@@ -56,10 +61,11 @@ bool pages_reserve(struct pages *pool, uint32_t n);
 /* Takes back a promise of n pages (at most what is promised). */
 void pages_unreserve(struct pages *pool, uint32_t n);
 
-/* True if n pages can be taken now. If not, the helper is asked for what is missing, and wake is called later. */
+/* True if n pages can be taken now. If not, the helper is asked for what is missing, and wake is
+ * called later. */
 bool pages_want(struct pages *pool, uint32_t n);
-/* A zeroed page with one reference. False if no populated page is free now: wake is called later. Never false
- * after pages_want said true for so many. */
+/* A zeroed page with one reference. False if no populated page is free now: wake is called later.
+ * Never false after pages_want said true for so many. */
 bool pages_take(struct pages *pool, uint32_t *id);
 /* One more reference. */
 void pages_ref(struct pages *pool, uint32_t id);
@@ -75,8 +81,8 @@ void *pages_at(const struct pages *pool, uint32_t id);
 size_t pages_bytes(const struct pages *pool);
 struct arena *pages_arena(const struct pages *pool);
 
-/* Gives slabs back to the system that have been empty for idle_ns at now_ns (clock_ns), one kept. Returns how
- * many. For a timer of the owner. */
+/* Gives slabs back to the system that have been empty for idle_ns at now_ns (clock_ns), one kept.
+ * Returns how many. For a timer of the owner. */
 unsigned pages_trim(struct pages *pool, uint64_t now_ns, uint64_t idle_ns);
 
 /* Any thread; each figure is exact, together they may be of slightly different moments. */

@@ -1,7 +1,8 @@
-/* poison_priv.h: marks memory that nobody may touch, for AddressSanitizer and valgrind; nothing otherwise.
+/* poison_priv.h: marks memory that nobody may touch, for AddressSanitizer and valgrind; nothing
+ * otherwise.
  *
- * Under valgrind the marks are client requests: a handful of instructions that do nothing outside valgrind. They
- * are compiled in where valgrind's header is installed. */
+ * Under valgrind the marks are client requests: a handful of instructions that do nothing outside
+ * valgrind. They are compiled in where valgrind's header is installed. */
 #ifndef ALLOC_POISON_PRIV_H
 #define ALLOC_POISON_PRIV_H
 

@@ -36,7 +36,8 @@ uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_de
     return budget < prefill_chunk ? budget : prefill_chunk;
 }
 
-/* A step during which the thread lost its CPU says nothing about the machine's speed: outliers count little. */
+/* A step during which the thread lost its CPU says nothing about the machine's speed: outliers
+ * count little. */
 static void average(double *value, double sample)
 {
     if (*value != 0 && sample > 2 * *value)
@@ -49,7 +50,8 @@ void pace_learn(struct pace *p, const struct batch *b, uint64_t ns)
     if (b->n_prefill == 0)
         average(&p->decode_ns, (double)ns);
     else if (b->n_prefill >= PACE_CHUNK_MIN && (b->n_decodes == 0 || (double)ns > p->decode_ns))
-        average(&p->prefill_ns, ((double)ns - (b->n_decodes > 0 ? p->decode_ns : 0)) / b->n_prefill);
+        average(&p->prefill_ns,
+                ((double)ns - (b->n_decodes > 0 ? p->decode_ns : 0)) / b->n_prefill);
 }
 
 /* Appends the next count tokens of s, whose positions are writable. */
@@ -57,11 +59,12 @@ static void add_member(struct batch *b, struct sequence *s, uint32_t count)
 {
     struct batch_member *m = &b->members[b->n_members];
     *m = (struct batch_member){s, count, s->n_seen + count == sequence_tokens(s)};
-    b->sequences[b->n_members] = (struct step_sequence){.pages = s->table.ids, .n_pages = s->table.n_pages};
+    b->sequences[b->n_members] =
+        (struct step_sequence){.pages = s->table.ids, .n_pages = s->table.n_pages};
     for (uint32_t i = 0; i < count; i++) {
         uint32_t position = s->n_seen + i;
-        b->tokens[b->n_tokens++] = (struct step_token){.token = s->tokens[position], .position = position,
-                                                       .sequence = b->n_members};
+        b->tokens[b->n_tokens++] = (struct step_token){
+            .token = s->tokens[position], .position = position, .sequence = b->n_members};
     }
     b->tokens[b->n_tokens - 1].logits = m->draws;
     if (m->draws)
@@ -69,10 +72,12 @@ static void add_member(struct batch *b, struct sequence *s, uint32_t count)
     b->n_members++;
 }
 
-/* Makes the next position of a decoding sequence writable, preempting the youngest running sequence as long as the
- * pool can promise no more, in the end s itself. False if s does not take part in this step. */
-static bool extend_decode(struct batch *b, struct sequence *s, struct queue *running, struct queue *waiting,
-                          struct pages *pool, uint32_t ahead, uint32_t *preempted)
+/* Makes the next position of a decoding sequence writable, preempting the youngest running sequence
+ * as long as the pool can promise no more, in the end s itself. False if s does not take part in
+ * this step. */
+static bool extend_decode(struct batch *b, struct sequence *s, struct queue *running,
+                          struct queue *waiting, struct pages *pool, uint32_t ahead,
+                          uint32_t *preempted)
 {
     for (;;) {
         enum status status = sequence_extend(s, pool, 1, ahead);
@@ -90,10 +95,10 @@ static bool extend_decode(struct batch *b, struct sequence *s, struct queue *run
     }
 }
 
-/* The walk goes from old to young and victims are young, so no member of the batch is ever preempted; what lies ahead
- * of the walk may vanish, hence it goes on from the predecessor. */
-static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queue *waiting, struct pages *pool,
-                             uint32_t ahead)
+/* The walk goes from old to young and victims are young, so no member of the batch is ever
+ * preempted; what lies ahead of the walk may vanish, hence it goes on from the predecessor. */
+static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queue *waiting,
+                             struct pages *pool, uint32_t ahead)
 {
     uint32_t preempted = 0;
     for (struct list *it = running->list.next, *next; it != &running->list; it = next) {
@@ -110,7 +115,8 @@ static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queu
 }
 
 /* A prefilling sequence was promised all the pages of its tokens when it was admitted. */
-static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool, uint32_t budget)
+static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool,
+                         uint32_t budget)
 {
     queue_each(it, tmp, running)
     {
@@ -135,8 +141,9 @@ static void plan_prefill(struct batch *b, struct queue *running, struct pages *p
     }
 }
 
-uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting, struct pages *pool,
-                    const struct pace *pace, uint32_t prefill_chunk, uint32_t ahead)
+uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting,
+                    struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
+                    uint32_t ahead)
 {
     b->n_tokens = b->n_members = b->n_rows = b->n_decodes = b->n_prefill = 0;
     b->waits = false;

@@ -4,8 +4,9 @@
  *                 decodes, one token each   prefill chunks, oldest sequence first
  *      rows       0   1   2                 3     -        logits rows of the tokens that want one
  *
- * Decodes always run, all of them. The prompt tokens of a step are bounded by prefill_chunk, and, while others decode, by
- * what measured steps say keeps a step within PACE_STRETCH times a step of decodes alone. */
+ * Decodes always run, all of them. The prompt tokens of a step are bounded by prefill_chunk, and,
+ * while others decode, by what measured steps say keeps a step within PACE_STRETCH times a step of
+ * decodes alone. */
 #ifndef SCHED_BATCH_H
 #define SCHED_BATCH_H
 
@@ -16,32 +17,32 @@
 #include "core/sched/queue.h"
 #include "core/sched/sequence.h"
 
-/* A mixed step should take at most this many steps of decodes alone. A prompt then gets 3/5 of the time, so it takes
- * 5/3 as long as alone, and the decodes slow down to 2/5. */
+/* A mixed step should take at most this many steps of decodes alone. A prompt then gets 3/5 of the
+ * time, so it takes 5/3 as long as alone, and the decodes slow down to 2/5. */
 #define PACE_STRETCH 2.5
 #define PACE_CHUNK_FIRST 16u /* prompt tokens of a mixed step while nothing is measured yet */
 #define PACE_CHUNK_MIN 8u    /* those that it may always have; budgets are multiples of it */
 
 /* What steps cost on this machine, as running averages; 0 = not measured yet. */
 struct pace {
-    double decode_ns;       /* a step of decodes alone */
-    double prefill_ns;      /* a prompt token in a step's time, beyond the decodes */
+    double decode_ns;  /* a step of decodes alone */
+    double prefill_ns; /* a prompt token in a step's time, beyond the decodes */
 };
 
 struct batch_member {
     struct sequence *sequence;
-    uint32_t count;  /* tokens in this step */
-    bool draws;      /* its last token's row of logits gives a token */
+    uint32_t count; /* tokens in this step */
+    bool draws;     /* its last token's row of logits gives a token */
 };
 
 struct batch {
     struct step_token *tokens;
     struct step_sequence *sequences; /* parallel to members */
     struct batch_member *members;
-    struct batch_member **rows;      /* the member that draws from a row */
+    struct batch_member **rows; /* the member that draws from a row */
     uint32_t n_tokens, n_members, n_rows;
-    uint32_t n_decodes, n_prefill;   /* tokens of each kind */
-    bool waits;                      /* somebody was left out because a page is not populated yet */
+    uint32_t n_decodes, n_prefill; /* tokens of each kind */
+    bool waits;                    /* somebody was left out because a page is not populated yet */
     uint32_t max_tokens, max_members;
 };
 
@@ -53,9 +54,11 @@ uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_de
 /* Learns from a step that took ns. */
 void pace_learn(struct pace *p, const struct batch *b, uint64_t ns);
 
-/* Plans the next step over the running sequences and makes its positions writable. Where the pool can promise no
- * more, sequences are preempted, youngest first: they leave `running` for `waiting`; returns how many. */
-uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting, struct pages *pool,
-                    const struct pace *pace, uint32_t prefill_chunk, uint32_t ahead);
+/* Plans the next step over the running sequences and makes its positions writable. Where the pool
+ * can promise no more, sequences are preempted, youngest first: they leave `running` for `waiting`;
+ * returns how many. */
+uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting,
+                    struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
+                    uint32_t ahead);
 
 #endif

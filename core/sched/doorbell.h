@@ -2,9 +2,9 @@
  *
  *     sleeper: arm, look again for work, sleep          ringer: publish work, ring
  *
- * Both sides exchange the same word, and exchanges of one word have one order: either the ringer's comes later and
- * finds it armed, or the sleeper's comes later and thereby sees the work published before the ring. Any thread may
- * ring. */
+ * Both sides exchange the same word, and exchanges of one word have one order: either the ringer's
+ * comes later and finds it armed, or the sleeper's comes later and thereby sees the work published
+ * before the ring. Any thread may ring. */
 #ifndef SCHED_DOORBELL_H
 #define SCHED_DOORBELL_H
 

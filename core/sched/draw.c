@@ -6,8 +6,8 @@
 #include "core/kernels/team.h"
 #include "core/model/hash.h"
 
-void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_rows, const uint32_t *eog,
-                 uint32_t n_eog, bool trace)
+void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_rows,
+                 const uint32_t *eog, uint32_t n_eog, bool trace)
 {
     *d = (struct drawer){.engine = engine, .eog = eog, .n_eog = n_eog, .trace = trace};
     d->drawn = xcalloc(max_rows, sizeof(*d->drawn));
@@ -41,8 +41,8 @@ static void draw_row(struct drawer *d, uint32_t row, struct sampler *sampler)
     struct drawn *out = &d->drawn[row];
     if (d->batch->sequences[m - d->batch->members].failed)
         return;
-    out->token = sampler_draw(sampler, &g->sampling, s->needs_history ? &s->history : NULL, NULL, logits,
-                              sequence_tokens(s));
+    out->token = sampler_draw(sampler, &g->sampling, s->needs_history ? &s->history : NULL, NULL,
+                              logits, sequence_tokens(s));
     out->ends = !g->ignore_eos && is_end(d, out->token);
     out->logprob = 0;
     out->n_top = 0;

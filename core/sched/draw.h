@@ -12,11 +12,11 @@
 /* What was drawn from one row. */
 struct drawn {
     uint32_t token;
-    bool ends;         /* an end token: the sequence stops, the token is not part of the answer */
-    float logprob;     /* of the token; 0 unless asked for */
+    bool ends;     /* an end token: the sequence stops, the token is not part of the answer */
+    float logprob; /* of the token; 0 unless asked for */
     uint32_t n_top;
     struct sample_logprob top[SAMPLE_TOP_MAX];
-    uint64_t hash;     /* the sequence's chain with this row; unchanged without trace or if it ends */
+    uint64_t hash; /* the sequence's chain with this row; unchanged without trace or if it ends */
 };
 
 struct drawer {
@@ -30,8 +30,8 @@ struct drawer {
     const float *logits;
 };
 
-void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_rows, const uint32_t *eog,
-                 uint32_t n_eog, bool trace);
+void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_rows,
+                 const uint32_t *eog, uint32_t n_eog, bool trace);
 void drawer_release(struct drawer *d);
 /* Draws a token from every row of the batch whose sequence did not fail, into d->drawn[row]. */
 void drawer_run(struct drawer *d, const struct batch *b, const float *logits);

@@ -7,7 +7,8 @@ static void step_model(void *data, const struct step *step, float *logits)
     model_step(data, step, logits);
 }
 
-struct sched_engine sched_engine_of(struct model *model, const struct kernels *kernels, struct team *team)
+struct sched_engine sched_engine_of(struct model *model, const struct kernels *kernels,
+                                    struct team *team)
 {
     const struct model_info *info = model_info(model);
     return (struct sched_engine){

@@ -16,8 +16,8 @@
 
 #define TRIM_EVERY_NS 1000000000u
 #define TRIM_IDLE_NS 5000000000u /* an empty slab is kept that long */
-#define SLEEP_MS 1000             /* longest sleep: trimming goes on while nothing runs */
-#define NO_ROOM_MS 1              /* between two looks whether the loop has read its events */
+#define SLEEP_MS 1000            /* longest sleep: trimming goes on while nothing runs */
+#define NO_ROOM_MS 1             /* between two looks whether the loop has read its events */
 
 /* ---- events ---- */
 
@@ -88,7 +88,8 @@ static void submit(struct sched *s, const struct command *c)
     struct sequence *q = sequence_new(c->generation, s->next_serial++, c->limit, c->grows);
     check(map_set(&s->by_id, q->id, q) == NULL);
     queue_add(&s->waiting, q);
-    atomic_store(&s->n_queued, s->waiting.count); /* first this: for a moment it counts twice, never not at all */
+    /* In this order: for a moment it counts twice, never not at all. */
+    atomic_store(&s->n_queued, s->waiting.count);
     atomic_fetch_add(&s->n_received, 1);
     if (s->stopped)
         end(s, q, STATUS_DRAINING, SCHED_STOP);
@@ -180,8 +181,11 @@ static void admit(struct sched *s)
 static void run_step(struct sched *s)
 {
     struct batch *b = &s->batch;
-    struct step step = {.tokens = b->tokens, .n_tokens = b->n_tokens, .sequences = b->sequences,
-                        .n_sequences = b->n_members, .pool = s->pool};
+    struct step step = {.tokens = b->tokens,
+                        .n_tokens = b->n_tokens,
+                        .sequences = b->sequences,
+                        .n_sequences = b->n_members,
+                        .pool = s->pool};
     uint64_t start = clock_ns();
     s->engine.step(s->engine.data, &step, s->logits);
     drawer_run(&s->drawer, b, s->logits);
@@ -243,7 +247,8 @@ static void rest(struct sched *s)
     publish(s);
     show_counts(s);
     doorbell_arm(&s->bell);
-    if (atomic_load(&s->commands.top) == NULL && !atomic_load(&s->pages_came) && !atomic_load(&s->quit))
+    if (atomic_load(&s->commands.top) == NULL && !atomic_load(&s->pages_came) &&
+        !atomic_load(&s->quit))
         doorbell_wait(&s->bell, SLEEP_MS);
     doorbell_disarm(&s->bell);
 }
@@ -257,8 +262,8 @@ static void trim(struct sched *s)
     pages_trim(s->pool, now, TRIM_IDLE_NS);
 }
 
-/* Whether a turn's events fit the queue whatever happens: an end for all that live or may be submitted and
- * cancelled at once, STARTED and TOKEN for all that may run. */
+/* Whether a turn's events fit the queue whatever happens: an end for all that live or may be
+ * submitted and cancelled at once, STARTED and TOKEN for all that may run. */
 static bool has_room(struct sched *s)
 {
     uint32_t living = s->running.count + s->waiting.count;
@@ -271,8 +276,8 @@ static void turn(struct sched *s)
     take_commands(s);
     trim(s);
     admit(s);
-    uint32_t preempted = batch_plan(&s->batch, &s->running, &s->waiting, s->pool, &s->pace, s->options.prefill_chunk,
-                                    s->options.reserve_tokens);
+    uint32_t preempted = batch_plan(&s->batch, &s->running, &s->waiting, s->pool, &s->pace,
+                                    s->options.prefill_chunk, s->options.reserve_tokens);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_preemptions_total, preempted);
     if (s->batch.n_tokens == 0) {
         rest(s);

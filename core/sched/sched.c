@@ -60,8 +60,9 @@ static void set_options(struct sched *s, const struct sched_options *options)
     o->eog = s->eog;
 }
 
-enum status sched_create(const struct sched_engine *engine, struct pages *pool, struct stats_writer *stats,
-                         const struct sched_options *options, struct sched **sched, struct error *err)
+enum status sched_create(const struct sched_engine *engine, struct pages *pool,
+                         struct stats_writer *stats, const struct sched_options *options,
+                         struct sched **sched, struct error *err)
 {
     struct sched *s = xaligned(sizeof(*s));
     s->engine = *engine;
@@ -71,12 +72,16 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool, 
     queue_init(&s->waiting);
     queue_init(&s->running);
     batch_init(&s->batch, s->engine.max_tokens, s->options.max_running);
-    drawer_init(&s->drawer, &s->engine, s->options.max_running, s->eog, s->options.n_eog, s->options.trace_logits);
+    drawer_init(&s->drawer, &s->engine, s->options.max_running, s->eog, s->options.n_eog,
+                s->options.trace_logits);
     /* Not zeroed: only the rows that are used ever take memory. */
-    s->logits = aligned_alloc(64, (size_t)s->options.max_running * s->engine.logits_stride * sizeof(float));
+    s->logits =
+        aligned_alloc(64, (size_t)s->options.max_running * s->engine.logits_stride * sizeof(float));
     check(s->logits != NULL);
-    /* Room for several turns of events of everybody: the loop may be late without holding up a step. */
-    spsc_init(&s->events, 8 * (s->options.max_running + s->options.max_queue) + 64, sizeof(struct sched_event));
+    /* Room for several turns of events of everybody: the loop may be late without holding up a
+     * step. */
+    spsc_init(&s->events, 8 * (s->options.max_running + s->options.max_queue) + 64,
+              sizeof(struct sched_event));
     bool bells = doorbell_init(&s->bell);
     bells = doorbell_init(&s->event_bell) && bells;
     if (!bells) {
@@ -116,30 +121,34 @@ static unsigned retry_seconds(const struct sched *s)
 }
 
 /* Works out how many tokens g may make. */
-static enum status find_limit(const struct sched *s, const struct generation *g, uint32_t *limit, struct error *err)
+static enum status find_limit(const struct sched *s, const struct generation *g, uint32_t *limit,
+                              struct error *err)
 {
     uint32_t context = s->options.context;
     uint64_t fits = (uint64_t)pages_total(s->pool) * BLOCK_POSITIONS;
     bool rest = g->max_tokens == SCHED_REST;
     uint64_t asked = (uint64_t)g->n_tokens + (rest ? 1 : g->max_tokens);
     if (asked > context && rest)
-        return error_set(err, STATUS_CONTEXT_LENGTH,
-                         "the prompt has %u tokens; the model's context of %u leaves no room for an answer", g->n_tokens,
-                         context);
+        return error_set(
+            err, STATUS_CONTEXT_LENGTH,
+            "the prompt has %u tokens; the model's context of %u leaves no room for an answer",
+            g->n_tokens, context);
     if (asked > context)
-        return error_set(err, STATUS_CONTEXT_LENGTH,
-                         "the prompt's %u tokens and max_tokens %u are %llu together; the model's context is %u",
-                         g->n_tokens, g->max_tokens, (unsigned long long)asked, context);
+        return error_set(
+            err, STATUS_CONTEXT_LENGTH,
+            "the prompt's %u tokens and max_tokens %u are %llu together; the model's context is %u",
+            g->n_tokens, g->max_tokens, (unsigned long long)asked, context);
     if (asked - 1 > fits)
         return error_set(err, STATUS_CONTEXT_LENGTH,
-                         "%llu tokens were asked for (prompt: %u); the KV memory holds %llu", (unsigned long long)asked,
-                         g->n_tokens, (unsigned long long)fits);
+                         "%llu tokens were asked for (prompt: %u); the KV memory holds %llu",
+                         (unsigned long long)asked, g->n_tokens, (unsigned long long)fits);
     uint64_t longest = context < fits + 1 ? context : fits + 1;
     *limit = rest ? (uint32_t)(longest - g->n_tokens) : g->max_tokens;
     return STATUS_OK;
 }
 
-enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after, struct error *err)
+enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after,
+                         struct error *err)
 {
     check(g->n_tokens > 0 && g->max_tokens > 0 && g->n_top <= (int)SAMPLE_TOP_MAX);
     uint32_t limit = 0;
@@ -153,14 +162,17 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
     if (!idle && waiting >= s->options.max_queue) {
         if (retry_after != NULL)
             *retry_after = retry_seconds(s);
-        return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting", s->options.max_queue);
+        return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting",
+                         s->options.max_queue);
     }
     g->sampling.bias = g->bias;
     g->sampling.n_bias = g->n_bias;
     g->sampling.banned = g->ignore_eos ? s->eog : NULL;
     g->sampling.n_banned = g->ignore_eos ? s->options.n_eog : 0;
     atomic_fetch_add(&s->n_sent, 1);
-    send(s, (struct command){.kind = COMMAND_SUBMIT, .generation = g, .limit = limit,
+    send(s, (struct command){.kind = COMMAND_SUBMIT,
+                             .generation = g,
+                             .limit = limit,
                              .grows = g->max_tokens == SCHED_REST});
     return STATUS_OK;
 }

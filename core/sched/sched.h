@@ -1,32 +1,35 @@
-/* sched.h: the scheduler: one thread that owns all sequences and their KV pages and runs the model's steps.
+/* sched.h: the scheduler: one thread that owns all sequences and their KV pages and runs the
+ * model's steps.
  *
- *      loop thread                                    scheduler thread
- *      sched_submit, cancel, pause, drain  --SPSC-->  admit, plan a step, run it, sample
- *      sched_next_event                    <--SPSC--  STARTED, TOKEN..., then exactly one DONE or FAILED
+ *   loop thread                                scheduler thread
+ *   sched_submit, cancel, pause  --mailbox-->  admit, plan a step, run it, draw
+ *   sched_next_event             <---spsc----  STARTED, TOKEN..., exactly one DONE or FAILED
  *
- * A generation is submitted once and ends with exactly one DONE or FAILED event, also when it is cancelled or
- * the scheduler is stopped. Events of one generation come in order; those of one step are
- * published together with at most one write to the event descriptor, and none while the loop is awake.
+ * A generation is submitted once and ends with exactly one DONE or FAILED event, also when it is
+ * cancelled or the scheduler is stopped. Events of one generation come in order; those of one step
+ * are published together with at most one write to the event descriptor, and none while the loop is
+ * awake.
  *
  * Life of a sequence (sequence.h):
  *      WAITING --pages promised--> PREFILL --whole prompt seen--> DECODE --stop, length--> ended
  *         \------------------------- cancel, failure: at every step border -------------------/
  *
- * A step: first one token of every decoding sequence, then prefill chunks, oldest sequence first, within a token
- * budget. Sequences join and leave at every step.
+ * A step: first one token of every decoding sequence, then prefill chunks, oldest sequence first,
+ * within a token budget. Sequences join and leave at every step.
  *
- * Memory: generations are admitted in order of arrival. One with max_tokens is admitted when the pages of its prompt
- * and of all its tokens are promised. One without gets its prompt's and reserve_tokens more, and grows; when the pool
- * can promise no more, the youngest sequence is put back in the queue (preempted): its pages go, its tokens stay,
- * and later they are prefilled again and it goes on with the same tokens as if nothing had been (the model's rule
- * that logits do not depend on how a prompt was cut). So nothing ever fails half-way for want of memory.
+ * Memory: generations are admitted in order of arrival. One with max_tokens is admitted when the
+ * pages of its prompt and of all its tokens are promised. One without gets its prompt's and
+ * reserve_tokens more, and grows; when the pool can promise no more, the youngest sequence is put
+ * back in the queue (preempted): its pages go, its tokens stay, and later they are prefilled again
+ * and it goes on with the same tokens as if nothing had been (the model's rule that logits do not
+ * depend on how a prompt was cut). So nothing ever fails half-way for want of memory.
  *
  * Stats written here: requests_running, requests_waiting, preemptions_total, non_finite_total,
- * prefilled_tokens_total, cached_tokens_total, steps_total, step_*, queue_time, kv_pages_used, kv_pages_total,
- * kv_page_bytes. Everything else about requests and tokens is the loop's to count.
+ * prefilled_tokens_total, cached_tokens_total, steps_total, step_*, queue_time, kv_pages_used,
+ * kv_pages_total, kv_page_bytes. Everything else about requests and tokens is the loop's to count.
  *
- * Threads: every function here is for the loop thread (one thread), except sched_create and sched_free, which
- * are called while nothing else uses the scheduler. */
+ * Threads: every function here is for the loop thread (one thread), except sched_create and
+ * sched_free, which are called while nothing else uses the scheduler. */
 #ifndef SCHED_SCHED_H
 #define SCHED_SCHED_H
 
@@ -45,25 +48,25 @@ struct stats_writer;
 #define SCHED_REST UINT32_MAX /* max_tokens: the rest of the context */
 
 struct sched_options {
-    uint32_t context;       /* positions a sequence may have; 0: the engine's, which is the most */
-    uint32_t prefill_chunk; /* prompt tokens a step at most; 0: as many as the engine takes */
-    uint32_t max_queue;     /* generations that may wait */
-    uint32_t max_running;   /* generations that may run at once; 0: 64 */
-    uint32_t reserve_tokens; /* positions promised ahead to a generation without max_tokens; 0: 256 */
-    int nice;               /* > 0: the thread runs as SCHED_BATCH with that niceness */
-    bool trace_logits;      /* hash the row of every token made (CONTRACTS: logits hash) */
-    const uint32_t *eog;    /* tokens that end a generation; copied */
+    uint32_t context;        /* positions a sequence may have; 0: the engine's, which is the most */
+    uint32_t prefill_chunk;  /* prompt tokens a step at most; 0: as many as the engine takes */
+    uint32_t max_queue;      /* generations that may wait */
+    uint32_t max_running;    /* generations that may run at once; 0: 64 */
+    uint32_t reserve_tokens; /* promised ahead to a generation without max_tokens; 0: 256 */
+    int nice;                /* > 0: the thread runs as SCHED_BATCH with that niceness */
+    bool trace_logits;       /* hash the row of every token made (CONTRACTS: logits hash) */
+    const uint32_t *eog;     /* tokens that end a generation; copied */
     unsigned n_eog;
 };
 
-/* One generation as the front pool made it, by generation_new. sched_submit takes it over when it returns
- * STATUS_OK, otherwise it stays the caller's. */
+/* One generation as the front pool made it, by generation_new. sched_submit takes it over when it
+ * returns STATUS_OK, otherwise it stays the caller's. */
 struct generation {
-    uint64_t id;             /* the caller's name for it, unique among the living */
-    uint32_t *tokens;        /* the prompt, malloc'ed */
-    uint32_t n_tokens;       /* at least 1 */
-    uint32_t max_tokens;     /* tokens to make at most, at least 1, or SCHED_REST */
-    int n_top;               /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
+    uint64_t id;         /* the caller's name for it, unique among the living */
+    uint32_t *tokens;    /* the prompt, malloc'ed */
+    uint32_t n_tokens;   /* at least 1 */
+    uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
+    int n_top; /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
     bool ignore_eos;         /* end tokens are never drawn */
     uint64_t arrival_ns;     /* clock_ns() when the request came */
     struct logit_bias *bias; /* malloc'ed, n_bias entries, or NULL */
@@ -71,8 +74,8 @@ struct generation {
     struct sample_params sampling; /* bias and banned are set by sched_submit */
 };
 
-/* A generation of SCHED_REST tokens at sample_params_default() without log-probabilities, arrived now. Takes
- * over tokens (malloc'ed). */
+/* A generation of SCHED_REST tokens at sample_params_default() without log-probabilities, arrived
+ * now. Takes over tokens (malloc'ed). */
 struct generation *generation_new(uint64_t id, uint32_t *tokens, uint32_t n_tokens);
 /* NULL is fine. */
 void generation_free(struct generation *g);
@@ -82,21 +85,21 @@ enum sched_reason { SCHED_STOP, SCHED_LENGTH };
 
 struct sched_token {
     uint32_t token;
-    uint32_t index;        /* 0 for the first token made */
-    float logprob;         /* of this token; 0 when n_top < 0 */
-    uint32_t n_top;        /* entries of top, best first */
-    uint64_t logits_hash;  /* chain up to this token; 0 without trace_logits */
+    uint32_t index;       /* 0 for the first token made */
+    float logprob;        /* of this token; 0 when n_top < 0 */
+    uint32_t n_top;       /* entries of top, best first */
+    uint64_t logits_hash; /* chain up to this token; 0 without trace_logits */
     struct sample_logprob top[SAMPLE_TOP_MAX];
 };
 
 /* How a generation went; in DONE and FAILED alike. Times in nanoseconds. */
 struct sched_end {
     enum sched_reason reason; /* DONE only */
-    enum status status;       /* FAILED: why (STATUS_CANCELLED after sched_cancel); DONE: STATUS_OK */
-    const char *text;         /* FAILED: a sentence, static storage; DONE: NULL */
+    enum status status; /* FAILED: why (STATUS_CANCELLED after sched_cancel); DONE: STATUS_OK */
+    const char *text;   /* FAILED: a sentence, static storage; DONE: NULL */
     uint32_t prompt_tokens;
     uint32_t cached_tokens;
-    uint32_t completion_tokens; /* TOKEN events; an end token that was drawn is no event and not counted */
+    uint32_t completion_tokens; /* TOKEN events; an end token that was drawn is none */
     uint64_t queue_ns;          /* arrival to admission */
     uint64_t prefill_ns;        /* admission to first token */
     uint64_t decode_ns;         /* first token to last */
@@ -117,22 +120,27 @@ struct sched_event {
     };
 };
 
-/* Starts the thread. engine, pool and stats (which may be NULL) must outlive the scheduler; the pool is its
- * alone from now on. */
-enum status sched_create(const struct sched_engine *engine, struct pages *pool, struct stats_writer *stats,
-                         const struct sched_options *options, struct sched **sched, struct error *err);
-/* Joins the thread and frees everything. Generations that still live and events not yet read are lost. */
+/* Starts the thread. engine, pool and stats (which may be NULL) must outlive the scheduler; the
+ * pool is its alone from now on. */
+enum status sched_create(const struct sched_engine *engine, struct pages *pool,
+                         struct stats_writer *stats, const struct sched_options *options,
+                         struct sched **sched, struct error *err);
+/* Joins the thread and frees everything. Generations that still live and events not yet read are
+ * lost. */
 void sched_free(struct sched *s);
 
 /* Hands a generation over. Errors, all at once and without side effects:
- * CONTEXT_LENGTH  prompt and max_tokens don't fit the context, or their pages could never fit the arena; the
- *                 text has both numbers
- * QUEUE_FULL      max_queue generations wait; DRAINING after sched_drain
- * With QUEUE_FULL *retry_after (may be NULL) is set to a number of seconds, from how fast generations end now. */
-enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after, struct error *err);
+ * CONTEXT_LENGTH  prompt and max_tokens don't fit the context, or their pages could never fit the
+ *                 arena; the text has both numbers
+ * QUEUE_FULL      max_queue generations wait; *retry_after (may be NULL) is set to a number of
+ *                 seconds, from how fast generations end now
+ * DRAINING        after sched_drain or sched_stop */
+enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after,
+                         struct error *err);
 /* Ends a generation at the next step border; unknown ids (just ended) are ignored. */
 void sched_cancel(struct sched *s, uint64_t id);
-/* A paused generation makes no tokens, keeps its pages and goes on where it was. Unknown ids are ignored. */
+/* A paused generation makes no tokens, keeps its pages and goes on where it was. Unknown ids are
+ * ignored. */
 void sched_pause(struct sched *s, uint64_t id, bool paused);
 /* Takes no more generations; those submitted go on to their end. */
 void sched_drain(struct sched *s);

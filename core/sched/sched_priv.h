@@ -1,4 +1,5 @@
-/* sched_priv.h: the scheduler's inside, shared by the loop's side (sched.c) and the thread (loop.c). */
+/* sched_priv.h: the scheduler's inside, shared by the loop's side (sched.c) and the thread
+ * (loop.c). */
 #ifndef SCHED_SCHED_PRIV_H
 #define SCHED_SCHED_PRIV_H
 
@@ -46,7 +47,8 @@ struct sched {
     _Atomic bool quit;
     _Atomic uint32_t n_sent, n_received;  /* SUBMIT commands: by the loop, by the scheduler */
     _Atomic uint32_t n_queued, n_running; /* as the scheduler last said */
-    _Atomic uint64_t end_interval_ns; /* average time between two ends while others waited; 0: unknown */
+    _Atomic uint64_t
+        end_interval_ns; /* average time between two ends while others waited; 0: unknown */
 
     /* the loop's */
     bool draining;

@@ -8,8 +8,8 @@
  *      SEQUENCE_PREFILL   n_seen < all tokens - 1 or nothing drawn yet: chunks of tokens go through the model
  *      SEQUENCE_DECODE    only the last token is unseen: one token a step
  *
- * After a preemption the sequence waits again with all its tokens, and prefill goes over prompt and made tokens
- * alike. Owner: the scheduler thread. */
+ * After a preemption the sequence waits again with all its tokens, and prefill goes over prompt and
+ * made tokens alike. Owner: the scheduler thread. */
 #ifndef SCHED_SEQUENCE_H
 #define SCHED_SEQUENCE_H
 
@@ -66,11 +66,12 @@ static inline uint32_t sequence_positions_max(const struct sequence *s)
     return s->n_prompt + s->limit - 1;
 }
 
-/* WAITING -> PREFILL: promises pages for all tokens so far and `ahead` more, or for all that it may ever need.
- * False if the pool cannot promise them. */
+/* WAITING -> PREFILL: promises pages for all tokens so far and `ahead` more, or for all that it may
+ * ever need. False if the pool cannot promise them. */
 bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint64_t now_ns);
-/* Makes positions [n_seen, n_seen + count) writable, promising more if it grows. NO_MEMORY: the pool can promise
- * no more; LOADING: the page is promised but not populated yet, try again when the pool wakes us. */
+/* Makes positions [n_seen, n_seen + count) writable, promising more if it grows. NO_MEMORY: the
+ * pool can promise no more; LOADING: the page is promised but not populated yet, try again when the
+ * pool wakes us. */
 enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t count, uint32_t ahead);
 /* Back to WAITING: drops pages and promise, keeps the tokens. */
 void sequence_preempt(struct sequence *s, struct pages *pool);

@@ -3,8 +3,8 @@
  *     consumer: head --v                 v-- tail: published      v-- put: written, not yet seen
  *     ... | free | elem | elem | elem | elem | elem | elem | elem | free | ...
  *
- * Indices run freely and are masked. The producer writes elements and publishes them together; each index has one
- * writer and a cache line of its own. */
+ * Indices run freely and are masked. The producer writes elements and publishes them together; each
+ * index has one writer and a cache line of its own. */
 #ifndef SCHED_SPSC_H
 #define SCHED_SPSC_H
 
@@ -48,7 +48,8 @@ static inline uint32_t spsc_room(struct spsc *q)
     return q->cap - (q->put - q->known_head);
 }
 
-/* Producer: the place of the next element, to be filled before spsc_publish; the queue must not be full. */
+/* Producer: the place of the next element, to be filled before spsc_publish; the queue must not be
+ * full. */
 static inline void *spsc_put(struct spsc *q)
 {
     check(q->put - q->known_head < q->cap || spsc_room(q) > 0);

@@ -1,7 +1,7 @@
-/* sched_batching.c [MODEL STREAMS THREADS TOKENS PROMPT]: batching is real. Equal greedy streams together against one
- * alone: tokens a second, passes over the weights (one for all streams, not one for each), and what a step costs outside
- * the model. Fails if 8 streams never give 2.5 times the rate of one, or if a pass was not shared. Without arguments:
- * the default model, 8 streams. */
+/* sched_batching.c [MODEL STREAMS THREADS TOKENS PROMPT]: batching is real. Equal greedy streams
+ * together against one alone: tokens a second, passes over the weights (one for all streams, not
+ * one for each), and what a step costs outside the model. Fails if 8 streams never give 2.5 times
+ * the rate of one, or if a pass was not shared. Without arguments: the default model, 8 streams. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "core/stats/writer.h"
 
 struct run {
-    double rate;       /* tokens a second, all streams together, from the first token to the last */
+    double rate; /* tokens a second, all streams together, from the first token to the last */
     uint64_t steps;
     double step_ns, model_ns; /* a step of decodes: from one to the next, inside the model */
     double prefill_rate;
@@ -74,7 +74,8 @@ static struct run run(struct session *m, unsigned n, uint32_t tokens, uint32_t p
         if (ended < n)
             poll(&p, 1, -1);
     }
-    struct run r = {.rate = (double)made / ((double)(last - first) / 1e9), .steps = model_steps - steps_at_first};
+    struct run r = {.rate = (double)made / ((double)(last - first) / 1e9),
+                    .steps = model_steps - steps_at_first};
     r.step_ns = (double)(last - first) / (double)r.steps;
     r.model_ns = (double)(model_ns - first_model_ns) / (double)r.steps;
     r.prefill_rate = (double)n * prompt / ((double)(first - start) / 1e9);
@@ -88,7 +89,8 @@ static void default_model(char *path, size_t size)
 {
     const char *source = getenv("TOKENRING_SOURCE");
     char command[4096];
-    snprintf(command, sizeof(command), "%s/tools/get_model.sh 2>/dev/null", source != NULL ? source : ".");
+    snprintf(command, sizeof(command), "%s/tools/get_model.sh 2>/dev/null",
+             source != NULL ? source : ".");
     FILE *pipe = popen(command, "r");
     path[0] = '\0';
     if (pipe == NULL || fgets(path, (int)size, pipe) == NULL)
@@ -118,7 +120,8 @@ int main(int argc, char **argv)
     }
     struct session m;
     struct error err = {0};
-    struct session_options o = {.path = path, .threads = threads, .kv_type = KV_F16, .context = 4096};
+    struct session_options o = {
+        .path = path, .threads = threads, .kv_type = KV_F16, .context = 4096};
     if (session_open(&m, &o, &err) != STATUS_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
@@ -127,10 +130,12 @@ int main(int argc, char **argv)
     bool shared = true;
     for (int round = 0; round < 3 && best < 2.5; round++) {
         struct run one = run(&m, 1, tokens, prompt), many = run(&m, n, tokens, prompt);
-        printf("1 stream: %.1f tokens/s, step %.2f ms of which model %.2f; %u streams: %.1f tokens/s (%.2fx), step %.2f ms "
+        printf("1 stream: %.1f tokens/s, step %.2f ms of which model %.2f; %u streams: %.1f "
+               "tokens/s (%.2fx), step %.2f ms "
                "of which model %.2f, %llu passes; prefill %.0f, %.0f tokens/s\n",
-               one.rate, one.step_ns / 1e6, one.model_ns / 1e6, n, many.rate, many.rate / one.rate, many.step_ns / 1e6,
-               many.model_ns / 1e6, (unsigned long long)many.steps, one.prefill_rate, many.prefill_rate);
+               one.rate, one.step_ns / 1e6, one.model_ns / 1e6, n, many.rate, many.rate / one.rate,
+               many.step_ns / 1e6, many.model_ns / 1e6, (unsigned long long)many.steps,
+               one.prefill_rate, many.prefill_rate);
         best = many.rate / one.rate > best ? many.rate / one.rate : best;
         shared = shared && many.steps < 2 * tokens;
     }

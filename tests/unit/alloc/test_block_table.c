@@ -1,6 +1,6 @@
-/* Block tables against an oracle: each table is an array of the values written at its positions; random append,
- * write, fork, truncate and release; after every operation the pages show exactly the oracle's values and the
- * pool's references are those that the tables hold. */
+/* Block tables against an oracle: each table is an array of the values written at its positions;
+ * random append, write, fork, truncate and release; after every operation the pages show exactly
+ * the oracle's values and the pool's references are those that the tables hold. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,8 @@ static uint32_t random_below(uint32_t n)
     return (uint32_t)(seed >> 33) % n;
 }
 
-/* The place of a position's value inside its page: the bytes of a position are spread as a real page's are. */
+/* The place of a position's value inside its page: the bytes of a position are spread as a real
+ * page's are. */
 static uint32_t *value_at(struct block_table *t, uint32_t position)
 {
     uint32_t *page = pages_at(t->pool, t->ids[position / BLOCK_POSITIONS]);
@@ -56,7 +57,8 @@ static void compare(struct pages *pool, struct model *models)
     }
     for (int m = 0; m < TABLES; m++)
         for (uint32_t i = 0; models[m].live && i < models[m].table.n_pages; i++)
-            ck_assert_uint_eq(pages_refs(pool, models[m].table.ids[i]), refs[models[m].table.ids[i]]);
+            ck_assert_uint_eq(pages_refs(pool, models[m].table.ids[i]),
+                              refs[models[m].table.ids[i]]);
     pages_counts(pool, &counts);
     ck_assert_uint_eq(counts.used, used);
 }

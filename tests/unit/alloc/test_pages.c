@@ -24,7 +24,8 @@ static void count_wake(void *data)
     pthread_mutex_unlock(&wake_mutex);
 }
 
-/* Takes a page, waiting for the wake function whenever the pool is not ready; a lost wake hangs (Check's timeout). */
+/* Takes a page, waiting for the wake function whenever the pool is not ready; a lost wake hangs
+ * (Check's timeout). */
 static uint32_t take(struct pages *p)
 {
     uint32_t id;

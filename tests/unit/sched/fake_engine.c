@@ -111,7 +111,12 @@ void fake_release(struct fake_engine *f)
 
 struct sched_engine fake_engine(struct fake_engine *f)
 {
-    return (struct sched_engine){.data = f, .n_vocab = FAKE_VOCAB, .logits_stride = FAKE_STRIDE,
-                                 .context = FAKE_CONTEXT, .max_tokens = FAKE_MAX_TOKENS, .kernels = &f->kernels,
-                                 .team = f->team, .step = fake_step};
+    return (struct sched_engine){.data = f,
+                                 .n_vocab = FAKE_VOCAB,
+                                 .logits_stride = FAKE_STRIDE,
+                                 .context = FAKE_CONTEXT,
+                                 .max_tokens = FAKE_MAX_TOKENS,
+                                 .kernels = &f->kernels,
+                                 .team = f->team,
+                                 .step = fake_step};
 }

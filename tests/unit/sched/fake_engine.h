@@ -1,8 +1,9 @@
 /* fake_engine.h: a model of a few lines, which shows every mistake of the scheduler.
  *
- * The "KV" of a position is one number in its page, made of token and position. A row of logits is made of the numbers
- * of all positions up to its own, read through the page ids. So a token depends on the whole text before it, and a
- * page mixed up, freed too early, not zeroed or a position fed twice or never changes the stream or fails a check. */
+ * The "KV" of a position is one number in its page, made of token and position. A row of logits is
+ * made of the numbers of all positions up to its own, read through the page ids. So a token depends
+ * on the whole text before it, and a page mixed up, freed too early, not zeroed or a position fed
+ * twice or never changes the stream or fails a check. */
 #ifndef TEST_FAKE_ENGINE_H
 #define TEST_FAKE_ENGINE_H
 
@@ -29,7 +30,7 @@ struct fake_engine {
     size_t page_bytes;
     _Atomic bool gated; /* each step needs a permit */
     sem_t permits;
-    sem_t arrivals;     /* posted when a gated step stands at the gate */
+    sem_t arrivals; /* posted when a gated step stands at the gate */
     _Atomic uint32_t steps, last_tokens, last_sequences, most_sequences;
     _Atomic uint64_t tokens;
     uint64_t step_ns; /* time a step takes */

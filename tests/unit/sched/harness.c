@@ -6,14 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-void harness_init(struct harness *h, struct sched_options options, size_t limit, size_t page_bytes, uint32_t threads)
+void harness_init(struct harness *h, struct sched_options options, size_t limit, size_t page_bytes,
+                  uint32_t threads)
 {
     struct error err = {0};
     memset(h, 0, sizeof(*h));
     fake_init(&h->fake, limit, page_bytes, threads);
     h->stats = stats_writer_anonymous();
     struct sched_engine engine = fake_engine(&h->fake);
-    ck_assert_msg(sched_create(&engine, h->fake.pool, h->stats, &options, &h->sched, &err) == STATUS_OK, "%s", err.text);
+    ck_assert_msg(sched_create(&engine, h->fake.pool, h->stats, &options, &h->sched, &err) ==
+                      STATUS_OK,
+                  "%s", err.text);
 }
 
 void harness_release(struct harness *h)
@@ -141,7 +144,8 @@ void harness_expect_greedy(const struct harness *h, uint64_t id, uint32_t n_prom
         for (uint32_t v = 1; v < FAKE_VOCAB; v++)
             best = row[v] > row[best] ? v : best;
         if (s->tokens[i] != best)
-            ck_abort_msg("stream %u token %u: %u, expected %u", (unsigned)id, i, s->tokens[i], best);
+            ck_abort_msg("stream %u token %u: %u, expected %u", (unsigned)id, i, s->tokens[i],
+                         best);
         text[n_prompt + i] = best;
     }
     free(text);

@@ -1,4 +1,5 @@
-/* harness.h: a scheduler over the fake engine, and the loop's side of it: submits, collects events by id. */
+/* harness.h: a scheduler over the fake engine, and the loop's side of it: submits, collects events
+ * by id. */
 #ifndef TEST_SCHED_HARNESS_H
 #define TEST_SCHED_HARNESS_H
 
@@ -30,7 +31,8 @@ struct harness {
     uint32_t n_ended;
 };
 
-void harness_init(struct harness *h, struct sched_options options, size_t limit, size_t page_bytes, uint32_t threads);
+void harness_init(struct harness *h, struct sched_options options, size_t limit, size_t page_bytes,
+                  uint32_t threads);
 /* Frees the scheduler, then checks that every page came back. */
 void harness_release(struct harness *h);
 
@@ -46,7 +48,8 @@ void harness_collect(struct harness *h);
 void harness_until(struct harness *h, uint64_t id, uint32_t n);
 /* Collects until n streams ended. */
 void harness_until_ended(struct harness *h, uint32_t n);
-/* Gate: waits until a step stands at the gate; lets n steps through, waiting for the next after each. */
+/* Gate: waits until a step stands at the gate; lets n steps through, waiting for the next after
+ * each. */
 void harness_gate(struct harness *h);
 void harness_at_gate(struct harness *h);
 void harness_pass(struct harness *h);

@@ -1,5 +1,5 @@
-/* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among 16 others, for every
- * prefill chunk and number of threads. */
+/* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among
+ * 16 others, for every prefill chunk and number of threads. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +70,8 @@ static void collect(struct sched *s, struct stream *streams, uint32_t n)
 static void run(struct session *m, uint32_t chunk, bool together, struct stream *streams)
 {
     const uint32_t eog[] = {2};
-    struct sched_options o = {.prefill_chunk = chunk, .max_queue = STREAMS, .trace_logits = true, .eog = eog, .n_eog = 1};
+    struct sched_options o = {
+        .prefill_chunk = chunk, .max_queue = STREAMS, .trace_logits = true, .eog = eog, .n_eog = 1};
     struct sched_engine engine = sched_engine_of(m->model, &m->kernels, m->team);
     struct sched *s = NULL;
     struct error err = {0};
@@ -100,7 +101,8 @@ static int compare(const struct stream *alone, const struct stream *streams, con
 {
     int bad = 0;
     for (int i = 0; i < STREAMS; i++) {
-        bool same = alone[i].n == streams[i].n && alone[i].end.logits_hash == streams[i].end.logits_hash &&
+        bool same = alone[i].n == streams[i].n &&
+                    alone[i].end.logits_hash == streams[i].end.logits_hash &&
                     memcmp(alone[i].tokens, streams[i].tokens, sizeof(alone[i].tokens)) == 0;
         if (!same)
             printf("FAIL: %s: stream %d differs from its run alone\n", what, i);
@@ -127,7 +129,8 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
         }
         for (unsigned c = 0; c < 4; c++) {
             run(&m, chunks[c], true, streams);
-            snprintf(what, sizeof(what), "kv %s, %u threads, chunk %u, together", type_name, threads, chunks[c]);
+            snprintf(what, sizeof(what), "kv %s, %u threads, chunk %u, together", type_name,
+                     threads, chunks[c]);
             bad += compare(alone, streams, what);
         }
         session_close(&m);

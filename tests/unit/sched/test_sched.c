@@ -8,8 +8,8 @@
 #include "harness.h"
 
 #define MIB ((size_t)1 << 20)
-#define SMALL_PAGE 256u   /* 32 numbers: memory is never short */
-#define BIG_PAGE 65536u   /* 8 MiB hold 128 of them: 4096 positions */
+#define SMALL_PAGE 256u /* 32 numbers: memory is never short */
+#define BIG_PAGE 65536u /* 8 MiB hold 128 of them: 4096 positions */
 
 static struct harness h;
 
@@ -121,7 +121,8 @@ START_TEST(streams_are_the_same_alone_and_together)
     harness_until_ended(&h, MIXED);
     for (uint64_t id = 0; id < MIXED; id++) {
         ck_assert_uint_eq(h.streams[id].n, alone[id].n);
-        ck_assert_int_eq(memcmp(h.streams[id].tokens, alone[id].tokens, alone[id].n * sizeof(uint32_t)), 0);
+        ck_assert_int_eq(
+            memcmp(h.streams[id].tokens, alone[id].tokens, alone[id].n * sizeof(uint32_t)), 0);
         ck_assert_uint_eq(h.streams[id].end.logits_hash, alone[id].end.logits_hash);
         ck_assert_uint_ne(h.streams[id].end.logits_hash, 0);
         ck_assert_uint_eq(h.streams[id].last.n_top, alone[id].last.n_top);
@@ -172,7 +173,8 @@ START_TEST(first_come_first_served)
     o.max_running = 1;
     init(o);
     for (uint64_t id = 0; id < 30; id++)
-        harness_submit(&h, harness_generation(id, 1 + (uint32_t)id % 7, 3 + (uint32_t)(id * 5 % 11)));
+        harness_submit(&h,
+                       harness_generation(id, 1 + (uint32_t)id % 7, 3 + (uint32_t)(id * 5 % 11)));
     harness_until_ended(&h, 30);
     for (uint64_t id = 0; id < 30; id++)
         ck_assert_uint_eq(h.streams[id].end_order, id);
@@ -240,7 +242,8 @@ END_TEST
 START_TEST(more_than_the_kv_memory_is_refused)
 {
     struct error err = {0};
-    /* 4 slabs of 2 MiB in pages of 256 KiB: 32 pages, 1024 positions, less than the context of 2048. */
+    /* 4 slabs of 2 MiB in pages of 256 KiB: 32 pages, 1024 positions, less than the context of
+     * 2048. */
     harness_init(&h, defaults(), 8 * MIB, 262144, 1);
     struct generation *g = harness_generation(1, 100, 926);
     ck_assert_int_eq(sched_submit(h.sched, g, NULL, &err), STATUS_CONTEXT_LENGTH);
@@ -395,7 +398,8 @@ START_TEST(random_aborts_leave_nothing_behind)
     uint32_t seed = 5;
     for (uint64_t id = 0; id < 300; id++) {
         seed = seed * 1664525 + 1013904223;
-        struct generation *g = harness_generation(id, 1 + (seed >> 9) % 700, (seed >> 20) % 3 == 0 ? SCHED_REST : 200);
+        struct generation *g =
+            harness_generation(id, 1 + (seed >> 9) % 700, (seed >> 20) % 3 == 0 ? SCHED_REST : 200);
         harness_submit(&h, g);
         seed = seed * 1664525 + 1013904223;
         sched_cancel(h.sched, id >= 10 ? id - (seed >> 16) % 10 : id);
