@@ -18,7 +18,7 @@
  *     /blobdie?n=bytes            a plain body, then death
  *     /reset?n=3&half=1&code=1    as /die, but RESET
  *     /pads?n=5                   n pairs in the head; size= makes each that long; bad=1 sends a bad payload
- *     /garbage?kind=0..9          frames and indices that break the protocol
+ *     /garbage?kind=n             frames and indices that break the protocol; noise of seed n from 10 on
  *
  * Every line on stdout tells one thing: REQUEST method path, CANCEL path, END path, EOF, CHANNEL, BROKEN why. */
 #include <errno.h>
@@ -112,6 +112,28 @@ static bool path_is(const struct answer *a, const char *path)
     return strcmp(a->path, path) == 0;
 }
 
+/* Plausible and less plausible headers in front of random bytes, all over the ring. */
+static void noise(struct ring_writer *w, uint64_t seed)
+{
+    uint64_t x = seed * 0x9e3779b97f4a7c15ull;
+    for (uint64_t i = 0; i < w->size; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        w->data[i] = (uint8_t)x;
+        if (i % FRAME_ALIGN != 0 || i + sizeof(struct frame_header) > w->size)
+            continue;
+        struct frame_header h = {.len = (uint32_t)(x >> 40) % (seed % 3 ? 64 : 70000),
+                                 .type = (uint8_t)((x >> 8) % 10)};
+        h.flags = (x >> 16) % 4 ? (uint8_t)((x >> 18) & 6) : 0;
+        h.id = (x >> 20) % 4 ? stream_id(0, (uint32_t)(x >> 22) % 4) : (uint32_t)x;
+        h.aux = h.type == FRAME_CREDIT || h.type == FRAME_RESET ? (uint32_t)(x >> 50) % 8 : 0;
+        memcpy(w->data + i, &h, sizeof(h));
+        i += sizeof(h) - 1;
+    }
+    w->tail += x % w->size & ~(uint64_t)(FRAME_ALIGN - 1);
+}
+
 /* Breaks the protocol in one of many ways, behind the back of the channel's own checks. */
 static void garbage(struct answer *a, long kind)
 {
@@ -153,9 +175,12 @@ static void garbage(struct answer *a, long kind)
         ring_writer_commit(w, FRAME_HEAD, 0, id, 0, 64);
         atomic_store(&c->own->head, 12345);
         break;
-    default: /* unaligned tail */
+    case 9: /* unaligned tail */
         ring_writer_commit(w, FRAME_HEAD, 0, id, 0, 64);
         w->tail += 8;
+        break;
+    default:
+        noise(w, (uint64_t)kind);
         break;
     }
 }

@@ -2,7 +2,7 @@
 """Lost workers, slow workers, hostile workers, and clients that go away."""
 import random, re, signal, socket, struct, subprocess, time
 
-from rig import ERROR_EVENT, Rig, events, main, parse, read_all, together, wait_for
+from rig import ERROR_EVENT, Rig, children, events, main, parse, read_all, together, wait_for
 
 POOL = 'upstream pool { server unix:%(w0)s max_fails=0; server unix:%(w1)s max_fails=0 backup; }'
 
@@ -226,6 +226,18 @@ def test_hostile_worker_loses_its_channel_and_nothing_else():
         alerts = re.findall(r'\[alert\].*is dropped: (.*)', rig.errors())
         assert len(alerts) == 8, alerts  # kinds 7 and 8 are one request's fault: a bad head
         assert rig.errors().count('upstream sent invalid header') == 2
+
+
+def test_noise_in_the_ring_never_hurts_nginx():
+    with Rig(expect=r'\[alert\].*tokenring: the channel to \S+ is dropped: ') as rig:
+        pid = children(rig.nginx.pid)
+        for seed in range(10, 90):
+            with rig.send('/sse?n=5&gap=10') as s:  # a bystander on the same channel
+                assert rig.get(f'/garbage?kind={seed}')[0] in (0, 200, 502, 504), seed
+                read_all(s)
+        assert rig.get('/health')[0] == 200
+        assert children(rig.nginx.pid) == pid, 'the nginx worker was replaced'
+        assert rig.errors().count('is dropped') > 40
 
 
 def test_random_aborts_leave_nothing_behind():
