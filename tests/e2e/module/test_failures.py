@@ -230,7 +230,7 @@ def test_hostile_worker_loses_its_channel_and_nothing_else():
 
 def test_noise_in_the_ring_never_hurts_nginx():
     with Rig(expect=r'\[alert\].*tokenring: the channel to \S+ is dropped: ') as rig:
-        pid = children(rig.nginx.pid)
+        pid = wait_for('the nginx worker', lambda: children(rig.nginx.pid))
         for seed in range(10, 90):
             with rig.send('/sse?n=5&gap=10') as s:  # a bystander on the same channel
                 assert rig.get(f'/garbage?kind={seed}')[0] in (0, 200, 502, 504), seed
