@@ -112,6 +112,18 @@ def test_bodies_of_every_size_and_way():
             assert rig.post(path + 'echo', chunks, headers={'Transfer-Encoding': 'chunked'})[2] == body, path
 
 
+def test_uploads_over_h2():
+    server = '''location / { tokenring_pass unix:%(w0)s; }
+                location /un/ { tokenring_request_buffering off; tokenring_pass unix:%(w0)s:/; }'''
+    with Rig(server) as rig:
+        file = rig.dir / 'body'
+        file.write_bytes(os.urandom(3000000))
+        for path in ('/echo', '/un/echo'):
+            for more in ((), ('-H', 'Content-Length:')):
+                code, out = rig.curl(path, *more, '--data-binary', f'@{file}', h2=True)
+                assert code == 0 and out == file.read_bytes(), (path, more, code, len(out))
+
+
 def test_large_body_through_a_temporary_file():
     with Rig() as rig:
         body = os.urandom(1 << 20) * 40
