@@ -153,8 +153,10 @@ static void populate(unsigned char *base, size_t size)
 
 static void *slab_new(struct arena *a)
 {
-    unsigned char *base =
-        jemalloc_mallocx(a->slab_bytes, MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE);
+    /* The alignment keeps jemalloc from moving the start by a random offset within its pad, away
+     * from the border of the huge page. */
+    unsigned char *base = jemalloc_mallocx(
+        a->slab_bytes, MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE | MALLOCX_ALIGN(4096));
     if (base == NULL)
         return NULL;
     unpoison(base, a->slab_bytes);

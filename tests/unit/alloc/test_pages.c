@@ -118,6 +118,9 @@ START_TEST(every_page_of_the_limit_can_be_taken)
     ck_assert(!pages_take(p, &id));
     for (uint32_t i = 0; i < total; i++)
         ck_assert_uint_eq(*(unsigned char *)pages_at(p, ids[i]), (unsigned char)i);
+    for (uint32_t i = 0; i < total; i++)
+        if (ids[i] % (arena_slab_bytes(16 * MIB, &page, 1) / page) == 0)
+            ck_assert_uint_eq((uintptr_t)pages_at(p, ids[i]) % (2 * MIB), 0);
     struct pages_counts c;
     pages_counts(p, &c);
     ck_assert_uint_eq(c.used, total);
