@@ -149,6 +149,12 @@ enum status engine_load(struct engine *e, struct error *err)
     if (status != STATUS_OK)
         return status;
     make_fingerprint(e);
+    uint64_t positions = (uint64_t)pages_total(e->pages) * KV_TILE_POSITIONS;
+    if (positions < context_of(e))
+        log_warn("engine: the KV pages hold %" PRIu64
+                 " positions, fewer than the context of %u: longer requests are "
+                 "refused (--kv-memory)",
+                 positions, context_of(e));
     e->context = (struct api_context){
         .tokenizer = e->tokenizer,
         .names = e->names,

@@ -304,9 +304,11 @@ START_TEST(slow_reader_pauses_its_sequence)
     struct call slow, other;
     c.stingy = true;
     send(&slow, "{\"prompt\":\"a\",\"max_tokens\":120,\"temperature\":0,\"ignore_eos\":true,"
-                "\"stream\":true}");
-    while (daemon_stat(&d, "credit_waits") == 0)
+                "\"stream\":true,\"logprobs\":5}");
+    while (daemon_stat(&d, "credit_waits") == 0) {
+        ck_assert_ptr_nonnull(slow.stream); /* its events fill more than a window */
         ck_assert(client_turn(&c, 10));
+    }
     uint64_t before, now = 0;
     do { /* a step that was under way may still end */
         before = now;
