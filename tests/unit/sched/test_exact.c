@@ -1,5 +1,6 @@
 /* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among
- * 16 others, for every prefill chunk and number of threads. */
+ * 16 others, for every prefill chunk and number of threads, and when it
+ * was preempted. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,11 @@
 
 #define STREAMS 17
 #define TOKENS 40
+#define CONTEXT 512
 
 struct stream {
     uint32_t n;
-    uint32_t tokens[TOKENS];
+    uint32_t tokens[CONTEXT];
     struct sched_end end;
 };
 
@@ -66,23 +68,38 @@ static void collect(struct sched *s, struct stream *streams, uint32_t n)
     }
 }
 
-/* Runs all streams, one after the other or all at once. */
-static void run(struct session *m, uint32_t chunk, bool together, struct stream *streams)
+struct plan {
+    struct pages *pool;
+    uint32_t chunk;
+    bool together; /* all at once, or one after the other */
+    bool grows;    /* no max_tokens: up to the end of the context */
+    struct stats_writer *stats;
+};
+
+static void run(struct session *m, const struct plan *plan, struct stream *streams)
 {
     const uint32_t eog[] = {2};
-    struct sched_options o = {
-        .prefill_chunk = chunk, .max_queue = STREAMS, .trace_logits = true, .eog = eog, .n_eog = 1};
+    struct sched_options o = {.prefill_chunk = plan->chunk,
+                              .context = CONTEXT,
+                              .max_queue = STREAMS,
+                              .reserve_tokens = 32,
+                              .trace_logits = true,
+                              .eog = eog,
+                              .n_eog = 1};
     struct sched_engine engine = sched_engine_of(m->model, &m->kernels, m->team);
     struct sched *s = NULL;
     struct error err = {0};
     memset(streams, 0, STREAMS * sizeof(*streams));
-    check(sched_create(&engine, m->pool, NULL, &o, &s, &err) == STATUS_OK);
+    check(sched_create(&engine, plan->pool, plan->stats, &o, &s, &err) == STATUS_OK);
     for (uint64_t id = 0; id < STREAMS; id++) {
-        check(sched_submit(s, make(id, model_info(m->model)->vocab), NULL, &err) == STATUS_OK);
-        if (!together)
+        struct generation *g = make(id, model_info(m->model)->vocab);
+        if (plan->grows)
+            g->max_tokens = SCHED_REST;
+        check(sched_submit(s, g, NULL, &err) == STATUS_OK);
+        if (!plan->together)
             collect(s, streams, 1);
     }
-    if (together)
+    if (plan->together)
         collect(s, streams, STREAMS);
     sched_free(s);
 }
@@ -122,19 +139,48 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
         char what[128];
         open_model(&m, path, type, threads);
         if (threads == 1) {
-            run(&m, 512, false, alone);
+            run(&m, &(struct plan){.pool = m.pool, .chunk = 512}, alone);
             for (int i = 0; i < STREAMS; i++)
                 for (int k = 0; k < i; k++)
                     check(alone[i].end.logits_hash != alone[k].end.logits_hash);
         }
         for (unsigned c = 0; c < 4; c++) {
-            run(&m, chunks[c], true, streams);
+            struct plan plan = {.pool = m.pool, .chunk = chunks[c], .together = true};
+            run(&m, &plan, streams);
             snprintf(what, sizeof(what), "kv %s, %u threads, chunk %u, together", type_name,
                      threads, chunks[c]);
             bad += compare(alone, streams, what);
         }
         session_close(&m);
     }
+    return bad;
+}
+
+/* Streams that grow to the end of the context in a pool that holds three quarters of them: some are
+ * put back, and come to the same end. */
+static int test_preemption(const char *path)
+{
+    static struct stream alone[STREAMS], streams[STREAMS];
+    struct session m;
+    struct error err = {0};
+    struct arena *arena = NULL;
+    struct plan plan = {.chunk = 64, .grows = true};
+    open_model(&m, path, KV_F32, 2);
+    size_t page = model_kv_geometry(m.model)->page;
+    struct arena_options o = {.limit = 8 << 20, .page_bytes = &page, .n_page_bytes = 1};
+    check(arena_create(&o, &arena, &err) == STATUS_OK);
+    check(pages_create(arena, page, &plan.pool, &err) == STATUS_OK);
+    run(&m, &plan, alone);
+    plan.together = true;
+    plan.stats = stats_writer_anonymous();
+    run(&m, &plan, streams);
+    uint64_t preempted = stats_value(plan.stats, STAT_preemptions_total);
+    printf("%u pages, %llu preemptions\n", pages_total(plan.pool), (unsigned long long)preempted);
+    int bad = compare(alone, streams, "kv f32, preempted") + (preempted == 0);
+    stats_writer_free(plan.stats);
+    pages_free(plan.pool);
+    arena_free(arena);
+    session_close(&m);
     return bad;
 }
 
@@ -150,6 +196,7 @@ int main(void)
     int bad = 0;
     snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-f32.gguf", shared);
     bad += test_file(path, KV_F32, "f32");
+    bad += test_preemption(path);
     snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-q8_0.gguf", shared);
     bad += test_file(path, KV_F16, "f16");
     return bad != 0;
