@@ -46,7 +46,7 @@ else
 fi
 
 # nginx with the module: nginx's own blocks at exit are its affair, anything that names the module or reads what it may not is ours.
-TOKENRING_NGINX_WRAP="valgrind -q --trace-children=yes --leak-check=full --log-file=$work/nginx.%p" TOKENRING_BUILD="$build" timeout 300 \
+TOKENRING_NGINX_WRAP="valgrind -q --trace-children=yes --keep-debuginfo=yes --leak-check=full --log-file=$work/nginx.%p" TOKENRING_BUILD="$build" timeout 300 \
     python3 "$root/tests/e2e/module/test_failures.py" test_death_in_mid_stream_ends_with_error_event_and_done \
     test_client_abort_sends_cancel_at_once test_hostile_worker_loses_its_channel_and_nothing_else >"$work/log" 2>&1
 status=$?
