@@ -271,6 +271,12 @@ static ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *s
         st->pos = 0;
     }
 
+    if (frame->len == 0) {
+        /* FIN or EVENT_END alone */
+        st->event_end = st->received;
+        return NGX_OK;
+    }
+
     if (st->pos + have + frame->len > st->capacity) {
 
         if (have + frame->len <= st->capacity) {
@@ -319,13 +325,13 @@ static ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *s
 static void ngx_http_tokenring_stream_hold(ngx_http_tokenring_stream_t *st)
 {
     if (st->received - st->taken > NGX_HTTP_TOKENRING_EVENT_MAX) {
-        /* too long to be taken back: it goes on as it comes */
+        /* too long to be taken back: it goes on as it comes, and as fast as the client takes it */
         st->loose = 1;
     }
 
     /* with nothing else to read, an event longer than the window would wait for credit that waits for it */
 
-    if (st->event_end <= st->taken && st->slot) {
+    if (!st->loose && st->event_end <= st->taken && st->slot) {
         channel_consumed(&st->channel->ring, st->slot, st->owed);
         ngx_http_tokenring_channel_post(st->channel);
         st->owed = 0;

@@ -13,7 +13,7 @@ import os, pathlib, re, shutil, signal, socket, subprocess, sys, tempfile, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness
-from harness import build, children, free_port, main, module, nginx, source, together, wait_for
+from harness import build, children, free_port, main, module, nginx, process_figures, source, together, wait_for
 
 fake_worker = build / 'tests/e2e/module/fake_worker'
 if not fake_worker.exists():

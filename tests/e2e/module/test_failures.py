@@ -2,7 +2,7 @@
 """Lost workers, slow workers, hostile workers, and clients that go away."""
 import random, re, signal, socket, struct, subprocess, time
 
-from rig import ERROR_EVENT, Rig, children, events, main, parse, read_all, together, wait_for
+from rig import ERROR_EVENT, Rig, children, events, main, parse, process_figures, read_all, together, wait_for
 
 POOL = 'upstream pool { server unix:%(w0)s max_fails=0; server unix:%(w1)s max_fails=0 backup; }'
 
@@ -110,6 +110,9 @@ def test_an_event_too_long_to_hold_back_is_cut_visibly():
         start = b''
         while len(start) < 400000:
             start += s.recv(65536)
+        time.sleep(0.3)
+        rss = process_figures(children(rig.nginx.pid)[0])['rss']
+        assert rss < 30 << 20, rss  # and is not collected for a slow client
         rig.workers[0].kill()
         data = start + read_all(s)
         assert data.startswith(b'HTTP/1.1 200') and len(data) > 300000, len(data)
