@@ -189,12 +189,12 @@ static const float *adjust(struct sampler *s, const struct sample_params *p,
 
 /* ---- filters ---- */
 
-/* All tokens with exp(z − max) ≥ least, in order of id, into s->candidates. */
+/* All tokens with exp(z − max) ≥ least (and a few more), in order of id, into s->candidates. */
 static size_t gather(struct sampler *s, const float *logits, double temperature, double max,
                      double least)
 {
     size_t n = 0;
-    /* A bound in logits that surely lets all of them pass; the exact test is the second one. */
+    /* A bound in logits that surely lets all of them pass. */
     float bound = -LOGIT_MAX;
     if (least > 0) {
         double exact = (max + math64_ln(least)) * temperature;
@@ -203,7 +203,7 @@ static size_t gather(struct sampler *s, const float *logits, double temperature,
             bound = (float)(exact - slack);
     }
     for (uint32_t i = 0; i < s->n_vocab; i++)
-        if (logits[i] >= bound && math64_exp((double)logits[i] / temperature - max) >= least)
+        if (logits[i] >= bound)
             s->candidates[n++] = (struct candidate){logits[i], i};
     return n;
 }
@@ -261,7 +261,7 @@ static size_t filter(struct sampler *s, const struct sample_params *p, const flo
             n = keep_top_p(s, n, (double)p->top_p, sum, temperature, max, true);
         }
     } else if (p->top_p < 1) {
-        double sum = s->loops->exp_sum(logits, s->n_vocab, temperature, max);
+        double sum = s->loops->exp_sum(logits, s->n_vocab, 1 / temperature, max);
         /* What is less likely than this all together is less than 1 − top_p. */
         double least = (1 - (double)p->top_p) * sum / s->n_vocab * 0.999;
         n = gather(s, logits, temperature, max, least);
@@ -298,8 +298,20 @@ static void consider(struct draw *draw, uint32_t token, double z, uint32_t word)
     }
 }
 
+/* Whether z + g(word) can reach `best`. It needs 1 − u ≤ exp(z − best) with u = (word + 0.5)·2⁻³²,
+ * because g ≥ t ⇔ u ≥ exp(−e⁻ᵗ) ≥ 1 − e⁻ᵗ. The bound is widened to a power of two, so that a
+ * rough float will do: it never misses one. */
+static bool may_win(float z, uint32_t word, float best)
+{
+    float bits = (best - z) * 1.442695f - 0.03f;
+    bits = bits > 0 ? bits : 0;
+    bits = bits < 31 ? bits : 31;
+    return ~word <= 0xffffffffu >> (uint32_t)bits;
+}
+
 /* The draw over the whole row. Words are made for all tokens; the two logarithms only for those
- * that can still win, which are a handful once the likeliest token has set the mark. */
+ * that can still win, which are a handful once the likeliest token has set the mark. A block whose
+ * largest word would not do for its largest logit is passed over. */
 static uint32_t draw_from_row(struct sampler *s, const struct sample_params *p, const float *logits,
                               uint32_t likeliest, uint64_t position)
 {
@@ -308,16 +320,16 @@ static uint32_t draw_from_row(struct sampler *s, const struct sample_params *p, 
     s->loops->philox(p->seed, position, likeliest, p->choice, words, 1);
     struct draw draw = {(double)logits[likeliest] / temperature + gumbel(words[0]), likeliest};
     for (uint32_t begin = 0; begin < s->n_vocab; begin += BLOCK) {
+        const float *block = logits + begin;
         uint32_t n = s->n_vocab - begin < BLOCK ? s->n_vocab - begin : BLOCK;
-        s->loops->philox(p->seed, position, begin, p->choice, words, n);
+        uint32_t largest = s->loops->philox(p->seed, position, begin, p->choice, words, n);
         /* may_win works in float: the mark is lowered by what rounding can do to it. */
         float mark = (float)(draw.best - 1e-6 * fabs(draw.best));
-        uint64_t pass = s->loops->may_win(logits + begin, words, n, p->temperature, mark);
-        for (; pass != 0; pass &= pass - 1) {
-            uint32_t i = (uint32_t)__builtin_ctzll(pass);
-            if (logits[begin + i] != NEVER)
-                consider(&draw, begin + i, (double)logits[begin + i] / temperature, words[i]);
-        }
+        if (!may_win(s->kernels->max(block, n) / p->temperature, largest, mark))
+            continue;
+        for (uint32_t i = 0; i < n; i++)
+            if (may_win(block[i] / p->temperature, words[i], mark) && block[i] != NEVER)
+                consider(&draw, begin + i, (double)block[i] / temperature, words[i]);
     }
     return draw.token;
 }

@@ -1,63 +1,93 @@
 /* SAMPLE_LOOPS names the table: sample_loops_base, …; set by the build, with the tier's flags. */
 #include "core/model/sample_loops.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "core/model/math64.h"
 
-static void philox(uint64_t seed, uint64_t position, uint32_t token, uint32_t choice, uint32_t *out,
-                   uint32_t n)
+/* Philox in lanes of 64 bits, of which the low 32 count: a lane's product with a constant is one
+ * instruction and brings both halves that the next round wants. */
+#if defined(__AVX512F__)
+#define WORDS 8u
+typedef __m512i lanes;
+#define SET1 _mm512_set1_epi64
+#define MUL _mm512_mul_epu32
+#define HIGH(a) _mm512_srli_epi64(a, 32)
+#define XOR3(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
+#define COUNT(first)                                                                               \
+    _mm512_cvtepu32_epi64(_mm256_add_epi32(_mm256_set1_epi32((int)(first)),                        \
+                                           _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0)))
+#define STORE(to, a) _mm256_storeu_si256((__m256i *)(to), _mm512_cvtepi64_epi32(a))
+#elif defined(__AVX2__)
+#define WORDS 4u
+typedef __m256i lanes;
+#define SET1 _mm256_set1_epi64x
+#define MUL _mm256_mul_epu32
+#define HIGH(a) _mm256_srli_epi64(a, 32)
+#define XOR3(a, b, c) _mm256_xor_si256(_mm256_xor_si256(a, b), c)
+#define COUNT(first)                                                                               \
+    _mm256_cvtepu32_epi64(_mm_add_epi32(_mm_set1_epi32((int)(first)), _mm_set_epi32(3, 2, 1, 0)))
+#define STORE(to, a)                                                                               \
+    _mm_storeu_si128((__m128i *)(to), _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(          \
+                                          a, _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0))))
+#else
+#define WORDS 1u
+typedef uint64_t lanes;
+#define SET1(a) ((uint64_t)(a))
+#define MUL(a, b) ((uint64_t)(uint32_t)(a) * (uint32_t)(b))
+#define HIGH(a) ((a) >> 32)
+#define XOR3(a, b, c) ((a) ^ (b) ^ (c))
+#define COUNT(first) ((uint64_t)(first))
+#define STORE(to, a) (*(to) = (uint32_t)(a))
+#endif
+
+static uint32_t philox(uint64_t seed, uint64_t position, uint32_t token, uint32_t choice,
+                       uint32_t *out, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t c0 = (uint32_t)position, c1 = (uint32_t)(position >> 32), c2 = token + i;
-        uint32_t c3 = choice, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t last[WORDS], largest = 0;
+    for (uint32_t i = 0; i < n; i += WORDS) {
+        lanes c0 = SET1((long long)(uint32_t)position), c1 = SET1((long long)(position >> 32));
+        lanes c2 = COUNT(token + i), c3 = SET1((long long)choice);
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
         for (unsigned round = 0; round < PHILOX_ROUNDS; round++) {
-            uint64_t p0 = (uint64_t)PHILOX_MUL0 * c0, p1 = (uint64_t)PHILOX_MUL1 * c2;
-            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-            c1 = (uint32_t)p1;
-            c3 = (uint32_t)p0;
+            lanes p0 = MUL(c0, SET1(PHILOX_MUL0)), p1 = MUL(c2, SET1(PHILOX_MUL1));
+            c0 = XOR3(HIGH(p1), c1, SET1((long long)k0));
+            c2 = XOR3(HIGH(p0), c3, SET1((long long)k1));
+            c1 = p1;
+            c3 = p0;
             k0 += PHILOX_KEY0;
             k1 += PHILOX_KEY1;
         }
-        out[i] = c0;
+        if (i + WORDS <= n) {
+            STORE(out + i, c0);
+            continue;
+        }
+        STORE(last, c0);
+        for (uint32_t j = 0; i + j < n; j++)
+            out[i + j] = last[j];
     }
+    for (uint32_t i = 0; i < n; i++)
+        largest = out[i] > largest ? out[i] : largest;
+    return largest;
 }
 
 #define LANES 8u
 
-static double exp_sum(const float *x, uint32_t n, double temperature, double max)
+static double exp_sum(const float *x, uint32_t n, double scale, double max)
 {
     double lane[LANES] = {0};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (uint32_t j = 0; j < LANES; j++)
-            lane[j] += math64_exp((double)x[i + j] / temperature - max);
+            lane[j] += math64_exp((double)x[i + j] * scale - max);
     for (uint32_t j = 0; i + j < n; j++)
-        lane[j] += math64_exp((double)x[i + j] / temperature - max);
+        lane[j] += math64_exp((double)x[i + j] * scale - max);
     for (uint32_t half = LANES / 2; half > 0; half /= 2)
         for (uint32_t j = 0; j < half; j++)
             lane[j] += lane[j + half];
     return lane[0];
 }
 
-/* z + g ≥ best needs 1 − u ≤ exp(z − best) with u = (x + 0.5)·2⁻³², because
- * g ≥ t ⇔ u ≥ exp(−e⁻ᵗ) ≥ 1 − e⁻ᵗ. The bound is widened to a power of two, and by 2 % for the
- * rounding of this float arithmetic. */
-static uint64_t may_win(const float *x, const uint32_t *word, uint32_t n, float temperature,
-                        float best)
-{
-    uint32_t pass[64] = {0}, any = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        float bits = (best - x[i] / temperature) * 1.442695f - 0.03f;
-        bits = bits > 0 ? bits : 0;
-        bits = bits < 31 ? bits : 31;
-        pass[i] = ~word[i] <= 0xffffffffu >> (uint32_t)(int32_t)bits;
-        any |= pass[i];
-    }
-    uint64_t result = 0;
-    if (any != 0)
-        for (uint32_t i = 0; i < n; i++)
-            result |= (uint64_t)pass[i] << i;
-    return result;
-}
-
-const struct sample_loops SAMPLE_LOOPS = {philox, exp_sum, may_win};
+const struct sample_loops SAMPLE_LOOPS = {philox, exp_sum};

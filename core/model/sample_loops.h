@@ -1,7 +1,6 @@
 /* sample_loops.h: the sampler's two loops over a whole row, compiled once a tier.
  *
- * Plain C that compilers vectorise; every operation is exact or in a fixed order, so all tiers give
- * the same bits. */
+ * Every operation is exact or in a fixed order, so all tiers give the same bits. */
 #ifndef MODEL_SAMPLE_LOOPS_H
 #define MODEL_SAMPLE_LOOPS_H
 
@@ -16,16 +15,11 @@
 
 struct sample_loops {
     /* out[i] = first word of Philox4x32-10 (Salmon et al., SC 2011) with the key `seed` and the
-     * counter (position low, position high, token + i, choice). */
-    void (*philox)(uint64_t seed, uint64_t position, uint32_t token, uint32_t choice, uint32_t *out,
-                   uint32_t n);
-    /* Σ exp(x[i] / temperature − max) in double: 8 lanes over i ascending, lanes added as a tree.
-     */
-    double (*exp_sum)(const float *x, uint32_t n, double temperature, double max);
-    /* Sets bit i of the result where word[i] might make logit x[i] / temperature + noise reach
-     * `best`; n ≤ 64. Never misses one; few others pass. */
-    uint64_t (*may_win)(const float *x, const uint32_t *word, uint32_t n, float temperature,
-                        float best);
+     * counter (position low, position high, token + i, choice). Returns the largest of n ≥ 1. */
+    uint32_t (*philox)(uint64_t seed, uint64_t position, uint32_t token, uint32_t choice,
+                       uint32_t *out, uint32_t n);
+    /* Σ exp(x[i] · scale − max) in double: 8 lanes over i ascending, lanes added as a tree. */
+    double (*exp_sum)(const float *x, uint32_t n, double scale, double max);
 };
 
 extern const struct sample_loops sample_loops_base, sample_loops_avx2, sample_loops_avx512;

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""`tokenring perplexity` of the default model within 0.3 % of the fp64 reference (golden/smollm2/ppl.jsonl), over
-the first windows of the English and of the Italian text."""
+"""`tokenring perplexity` of the default model against the fp64 reference (golden/smollm2/ppl.jsonl), over the first
+windows of the English text (within 0.3 %) and of the Italian one. The Italian is hardly known to the model, and
+activations rounded to int8 cost more there: the reference with --act q8 is 0.68 % above itself after 5 windows, 0.52 %
+after 2; so it may be 1 % off."""
 import json
 import os
 import subprocess
 import sys
 
-WINDOWS = {"ulysses-300k.txt": 5, "promessi-200k.txt": 2}
-LIMIT = 0.003
+# text: windows, limit
+TEXTS = {"ulysses-300k.txt": (5, 0.003), "promessi-200k.txt": (2, 0.01)}
 
 
 def skip(why):
@@ -27,7 +29,7 @@ def main():
     with open(shared + "/data/golden/smollm2/ppl.jsonl", encoding="utf-8") as golden:
         for line in golden:
             want = json.loads(line)
-            windows = WINDOWS[want["text"]]
+            windows, limit = TEXTS[want["text"]]
             text = "%s/data/text/%s" % (shared, want["text"])
             run = subprocess.run(
                 [os.environ["TOKENRING_BUILD"] + "/tokenring", "perplexity", "-m", model, "-f", text, "-c",
@@ -36,7 +38,7 @@ def main():
             have = json.loads(run.stdout)
             wanted = want["running_ppl"][windows - 1]
             off = have["ppl"] / wanted - 1
-            fine = abs(off) < LIMIT and have["windows"] == windows and have["scored_tokens"] == 255 * windows
+            fine = abs(off) < limit and have["windows"] == windows and have["scored_tokens"] == 255 * windows
             print("%s %s, %d windows: %.4f, reference %.4f (%+.3f %%)"
                   % ("ok  " if fine else "FAIL", want["text"], windows, have["ppl"], wanted, 100 * off))
             failed |= not fine
