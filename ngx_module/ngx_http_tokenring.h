@@ -14,6 +14,7 @@
  *     stream.c     the virtual connection: its recv, recv_chain and send_chain over frames
  *     channel.c    one ring pair per nginx worker process and backend address, in nginx's event loop
  *     variables.c  $tokenring_*
+ *     status.c     the tokenring_status directive: stats files as JSON, for Prometheus, for health checks
  *
  * Everything here runs in one thread, the worker's event loop. The core/ring files are plain C without nginx; they
  * are compiled into the module, and hidden by the linker's version script. */
@@ -47,6 +48,8 @@ typedef struct {
     ngx_http_complex_value_t value;
 } ngx_http_tokenring_header_t;
 
+typedef struct ngx_http_tokenring_status_s ngx_http_tokenring_status_t;
+
 typedef struct {
     ngx_http_upstream_conf_t upstream;
 
@@ -55,6 +58,8 @@ typedef struct {
 
     ngx_http_complex_value_t *pass; /* tokenring_pass with variables, or NULL */
     ngx_array_t *set_headers;       /* of ngx_http_tokenring_header_t, or NULL */
+
+    ngx_http_tokenring_status_t *status; /* tokenring_status, or NULL */
 } ngx_http_tokenring_loc_conf_t;
 
 typedef struct ngx_http_tokenring_stream_s ngx_http_tokenring_stream_t;
@@ -87,6 +92,11 @@ ngx_int_t ngx_http_tokenring_init_peer(ngx_http_request_t *r, ngx_http_upstream_
 
 /* Registers $tokenring_*; at preconfiguration. */
 ngx_int_t ngx_http_tokenring_add_variables(ngx_conf_t *cf);
+
+/* The tokenring_status directive, and its inheritance. */
+char *ngx_http_tokenring_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+void ngx_http_tokenring_merge_status(ngx_conf_t *cf, ngx_http_tokenring_loc_conf_t *prev,
+                                     ngx_http_tokenring_loc_conf_t *conf);
 
 /* The client's X-Request-Id if it is clean, else $request_id. */
 ngx_int_t ngx_http_tokenring_request_id(ngx_http_request_t *r, ngx_str_t *id);

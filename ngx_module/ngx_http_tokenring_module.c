@@ -118,6 +118,10 @@ static ngx_command_t ngx_http_tokenring_commands[] = {
     {ngx_string("tokenring_set_header"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE2,
      ngx_http_tokenring_set_header, NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
 
+    {ngx_string("tokenring_status"),
+     NGX_HTTP_LOC_CONF | NGX_HTTP_LIF_CONF | NGX_HTTP_LMT_CONF | NGX_CONF_1MORE,
+     ngx_http_tokenring_status, NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
+
     ngx_null_command};
 
 static ngx_http_module_t ngx_http_tokenring_module_ctx = {
@@ -308,6 +312,8 @@ static char *ngx_http_tokenring_merge_loc_conf(ngx_conf_t *cf, void *parent, voi
     if (clcf->lmt_excpt && clcf->handler == NULL && (conf->upstream.upstream || conf->pass)) {
         clcf->handler = ngx_http_tokenring_handler;
     }
+
+    ngx_http_tokenring_merge_status(cf, prev, conf);
 
     return NGX_CONF_OK;
 }

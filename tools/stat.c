@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
-#include "core/stats/reader.h"
+#include "core/base/xalloc.h"
+#include "core/stats/render.h"
 #include "tools/tool.h"
 
 static const char help[] =
@@ -37,41 +38,37 @@ static const char help[] =
     "exit status: 0 the figures were shown; 1 there are none, or the file is damaged; 2 wrong "
     "usage;\n"
     "with --check also 3 the worker is dead, 4 it is stopped, 5 it is not ready (loading, "
-    "draining).\n";
+    "draining, stalled).\n";
 
-struct view {
-    char path[4096];
-    enum stats_life life;
-    struct stats_snapshot snapshot;
-    uint64_t now_ms;
-};
+#define PATH_CAP 4096
 
 static _Alignas(64) unsigned char buf[STATS_FILE_MAX];
 
-/* Reads path into the view. A worker that is just taking the file over is waited for, half a second at most. */
-static enum status view_read(struct view *v, struct error *err)
+/* Reads the path into the view. A worker that is just taking the file over is waited for, half a second at most. */
+static bool view_read(struct stats_view *v, const char *path)
 {
     int fd;
-    enum status status = stats_open(v->path, &fd, err);
-    if (status != STATUS_OK)
-        return status;
+    struct error err;
+    v->name = v->path = path;
+    if (stats_open(path, &fd, &err) != STATUS_OK) {
+        stats_view_none(v, &err, clock_wall_ns() / 1000000);
+        return false;
+    }
     for (int i = 0; i < 50; i++) {
-        status = stats_snapshot_pread(fd, buf, sizeof(buf), &v->snapshot, err);
-        if (status != STATUS_LOADING)
+        stats_view_read(v, fd, buf, sizeof(buf), clock_wall_ns() / 1000000);
+        if (v->readable || v->err.status != STATUS_LOADING)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    if (status == STATUS_OK)
-        v->life = stats_life_of(fd, v->snapshot.header.pid);
-    v->now_ms = clock_wall_ns() / 1000000;
     close(fd);
-    return status;
+    return v->readable;
 }
 
 /* The only living worker's file, else the one whose owner was seen last. */
 static bool find_file(const char *dir, char *out, size_t cap)
 {
-    static struct view v;
+    static char path[PATH_CAP];
+    struct stats_view v;
     uint64_t newest = 0;
     unsigned live = 0;
     bool found = false;
@@ -81,15 +78,15 @@ static bool find_file(const char *dir, char *out, size_t cap)
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
         size_t n = strlen(e->d_name), suffix = strlen(STATS_SUFFIX);
         if (n <= suffix || strcmp(e->d_name + n - suffix, STATS_SUFFIX) != 0 ||
-            (size_t)snprintf(v.path, sizeof(v.path), "%s/%s", dir, e->d_name) >= sizeof(v.path))
+            (size_t)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name) >= sizeof(path))
             continue;
-        bool readable = view_read(&v, NULL) == STATUS_OK;
+        bool readable = view_read(&v, path);
         bool lives = readable && v.life != STATS_DEAD;
         uint64_t seen = readable ? stats_last_seen_ms(&v.snapshot) : 0;
         live += lives;
         if ((lives && live == 1) || ((seen > newest || !found) && (lives || live == 0))) {
             newest = seen;
-            found = (size_t)snprintf(out, cap, "%s", v.path) < cap;
+            found = (size_t)snprintf(out, cap, "%s", path) < cap;
         }
     }
     closedir(d);
@@ -106,98 +103,21 @@ static const char *life_name(enum stats_life life)
     return life == STATS_LIVE ? "running" : life == STATS_STOPPED ? "stopped" : "dead";
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------------- */
-
-/* The length of the UTF-8 character at p, 0 if there is none. */
-static unsigned utf8_length(const unsigned char *p)
+static void show_json(const struct stats_view *v)
 {
-    unsigned n = p[0] < 0x80                   ? 1
-                 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2
-                 : (p[0] & 0xf0) == 0xe0       ? 3
-                 : (p[0] & 0xf8) == 0xf0       ? 4
-                                               : 0;
-    for (unsigned i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-        (p[0] == 0xf0 && p[1] < 0x90) || p[0] > 0xf4 || (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return n;
-}
-
-static void json_text(const char *text)
-{
-    putchar('"');
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
-        unsigned n = utf8_length(p);
-        if (n == 0) {
-            fputs("\\ufffd", stdout);
-            p++;
-        } else if (*p == '"' || *p == '\\') {
-            printf("\\%c", *p++);
-        } else if (*p < 0x20 || *p == 0x7f) {
-            printf("\\u%04x", *p++);
-        } else {
-            fwrite(p, 1, n, stdout);
-            p += n;
-        }
-    }
-    putchar('"');
-}
-
-/* Time histograms are shown in microseconds; their keys end in _us. */
-static void json_histogram(const struct stats_point *p)
-{
-    bool time = p->kind == STATS_TIME;
-    const char *unit = time ? "_us" : "";
-    double scale = time ? 1e-3 : 1;
-    double mean = p->value != 0 ? (double)p->sum / (double)p->value : 0;
-    printf(",\n\"%s_count\": %" PRIu64, p->name, p->value);
-    printf(",\n\"%s_mean%s\": %.3f", p->name, unit, mean * scale);
-    static const struct {
-        const char *name;
-        double q;
-    } quantiles[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}};
-    for (unsigned i = 0; i < 3; i++)
-        printf(",\n\"%s_%s%s\": %.3f", p->name, quantiles[i].name, unit,
-               stats_quantile(p, quantiles[i].q) * scale);
+    struct stats_out out = {0};
+    stats_render_json(&out, v);
+    out = (struct stats_out){xmalloc(out.len), out.len, 0};
+    stats_render_json(&out, v);
+    fwrite(out.data, 1, out.len, stdout);
+    putchar('\n');
+    free(out.data);
 }
 
 static double tokens_per_step(const struct stats_snapshot *s)
 {
     uint64_t steps = stats_number(s, "steps_total", 0);
     return steps != 0 ? (double)stats_number(s, "step_tokens_total", 0) / (double)steps : 0;
-}
-
-static void show_json(const struct view *v)
-{
-    const struct stats_snapshot *s = &v->snapshot;
-    struct stats_point p;
-    printf("{\"name\": ");
-    json_text(s->header.name);
-    printf(",\n\"path\": ");
-    json_text(v->path);
-    printf(",\n\"process\": \"%s\",\n\"pid\": %" PRIu64 ",\n\"starts\": %u", life_name(v->life),
-           s->header.pid, s->header.starts);
-    printf(",\n\"start_ms\": %" PRIu64 ",\n\"stop_ms\": %" PRIu64 ",\n\"last_seen_ms\": %" PRIu64,
-           s->header.start_ms, s->header.stop_ms, stats_last_seen_ms(s));
-    printf(",\n\"tokens_per_step\": %.3f", tokens_per_step(s));
-    for (unsigned i = 0; stats_point_at(s, i, &p); i++) {
-        if (p.kind == STATS_TEXT) {
-            bool moot = v->life != STATS_LIVE && strcmp(p.name, "state") == 0;
-            printf(",\n\"%s\": ", moot ? "last_state" : p.name);
-            json_text(p.text);
-            if (moot)
-                printf(",\n\"state\": \"%s\"", life_name(v->life));
-        } else if (p.kind == STATS_HASH) {
-            printf(",\n\"%s\": \"%016" PRIx64 "\"", p.name, p.value);
-        } else if (p.kind == STATS_TIME || p.kind == STATS_SIZE) {
-            json_histogram(&p);
-        } else {
-            printf(",\n\"%s\": %" PRIu64, p.name, p.value);
-        }
-    }
-    puts("}");
 }
 
 /* ---- for people ----------------------------------------------------------------------------------------- */
@@ -281,7 +201,7 @@ static void show_point(const struct stats_point *p, enum stats_life life, bool a
     }
 }
 
-static void show_table(const struct view *v, bool all)
+static void show_table(const struct stats_view *v, bool all)
 {
     const struct stats_snapshot *s = &v->snapshot;
     struct stats_point p;
@@ -319,15 +239,11 @@ static void show_table(const struct view *v, bool all)
     }
 }
 
-static int condition(const struct view *v)
+static int condition(const struct stats_view *v)
 {
-    struct stats_point p;
     if (v->life != STATS_LIVE)
         return v->life == STATS_DEAD ? 3 : 4;
-    return stats_point_find(&v->snapshot, "state", &p) && p.text != NULL &&
-                   strcmp(p.text, "ready") == 0
-               ? 0
-               : 5;
+    return v->condition == STATS_CONDITION_READY ? 0 : 5;
 }
 
 int cmd_stat(int argc, char **argv)
@@ -336,9 +252,9 @@ int cmd_stat(int argc, char **argv)
         {"json", no_argument, NULL, 'j'},  {"all", no_argument, NULL, 'a'},
         {"check", no_argument, NULL, 'c'}, {"dir", required_argument, NULL, 'd'},
         {"help", no_argument, NULL, 'h'},  {NULL, 0, NULL, 0}};
-    static struct view v;
-    struct error err;
-    char dir[4096];
+    static char path[PATH_CAP];
+    struct stats_view v;
+    char dir[PATH_CAP];
     bool json = false, all = false, check = false, found;
     const char *given = NULL;
     optind = 1;
@@ -372,18 +288,18 @@ int cmd_stat(int argc, char **argv)
     found = given != NULL ? (size_t)snprintf(dir, sizeof(dir), "%s", given) < sizeof(dir)
                           : stats_default_dir(dir, sizeof(dir));
     if (name != NULL && strchr(name, '/') != NULL) {
-        snprintf(v.path, sizeof(v.path), "%s", name);
+        snprintf(path, sizeof(path), "%s", name);
     } else if (name != NULL) {
-        if (!found || !stats_path(dir, name, v.path, sizeof(v.path))) {
+        if (!found || !stats_path(dir, name, path, sizeof(path))) {
             fprintf(stderr, "tokenring stat: '%s' cannot be a worker's name\n", name);
             return 2;
         }
-    } else if (!found || !find_file(dir, v.path, sizeof(v.path))) {
+    } else if (!found || !find_file(dir, path, sizeof(path))) {
         fprintf(stderr, "tokenring stat: no worker has left a stats file in %s\n", dir);
         return 1;
     }
-    if (view_read(&v, &err) != STATUS_OK) {
-        fprintf(stderr, "tokenring stat: %s: %s\n", v.path, err.text);
+    if (!view_read(&v, path)) {
+        fprintf(stderr, "tokenring stat: %s: %s\n", path, v.err.text);
         return 1;
     }
     if (json)

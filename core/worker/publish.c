@@ -18,6 +18,7 @@ void publish_start(struct worker *w)
     stats_set_text(w->stats, STAT_listen, w->listener.path);
     stats_set_text(w->stats, STAT_model_file, w->options->model);
     stats_set_text(w->stats, STAT_kv_type, w->options->kv_type);
+    stats_set(w->stats, STAT_stats_interval_ms, w->options->stats_interval);
     stats_set(w->stats, STAT_contract_version, WORKER_CONTRACT_VERSION);
     publish_state(w);
 }
@@ -61,7 +62,6 @@ void publish_channel_closed(struct worker *w, const struct channel *c)
 void publish_request_ended(struct worker *w, const struct stream *s, unsigned status)
 {
     enum stats_id stat;
-    stats_record(w->stats, STATS_CELL_LOOP, STAT_request_time, clock_ns() - s->arrival_ns);
     if (s->endpoint != API_CHAT && s->endpoint != API_COMPLETIONS)
         stat = STAT_requests_other;
     else if (status == 499)
@@ -70,8 +70,10 @@ void publish_request_ended(struct worker *w, const struct stream *s, unsigned st
         stat = status == 503                   ? STAT_requests_refused
                : status_http(s->failure) < 500 ? STAT_requests_invalid
                                                : STAT_requests_failed;
-    else
-        return; /* a finish reason: counted by it */
+    else { /* a finish reason: counted by it */
+        stats_record(w->stats, STATS_CELL_LOOP, STAT_request_time, clock_ns() - s->arrival_ns);
+        return;
+    }
     stats_add(w->stats, STATS_CELL_LOOP, stat, 1);
 }
 

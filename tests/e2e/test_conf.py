@@ -8,6 +8,7 @@ from harness import Site, Skip, build, free_port, main, module, nginx, source, s
 def adapt(text, folder, port, socket):
     """A conf/ file with its system paths replaced by ones of this test; everything else stays."""
     text = re.sub(r'unix:/run/tokenring/[\w.-]+\.sock', f'unix:{socket}', text)
+    text = re.sub(r'/run/tokenring/[\w.-]+\.stats', f'{folder}/conf.stats', text)
     text = text.replace('load_module modules/', f'load_module {module.parent}/')
     text = re.sub(r'listen +(\[::\]:|[\d.]+:)?80\b[^;]*;', lambda m: '' if '[' in m.group(0) else f'listen 127.0.0.1:{port};', text)
     text = re.sub(r'(access_log|error_log) +/\S+?([\w.]+)( \w+)?;', lambda m: f'{m.group(1)} {folder}/{m.group(2)}{m.group(3) or ""};', text)
@@ -64,11 +65,14 @@ def test_nginx_conf_serves_and_says_errors_as_json():
         with Nginx(folder, adapt((source / 'conf/nginx.conf').read_text(), folder, port, socket), port) as site:
             status, body, _ = request(port, '/v1/models')
             assert status == 502 and openai_error(body), (status, body)
+            assert request(port, '/health')[0] == 503 and request(port, '/status')[0] == 200
             running = worker(folder, socket)
             try:
                 wait_for('the worker is ready', lambda: request(port, '/health')[0] == 200)
                 status, body, _ = request(port, '/v1/completions', {'prompt': 'Once', 'max_tokens': 3})
                 assert status == 200 and json.loads(body)['choices'][0]['text'], body
+                assert json.loads(request(port, '/status')[1])['workers'][0]['requests_total'] == 1
+                assert b'\ntokenring_requests_total{' in request(port, '/metrics')[1]
                 status, body, _ = request(port, '/v1/completions', size=200 << 20)
                 assert status in (413, 0), status
                 if status == 413:
