@@ -221,7 +221,7 @@ static int run(const struct arguments *a, struct session *s)
     }
     windows = a->chunks > 0 && a->chunks < windows ? a->chunks : windows;
     struct sampler *sampler = sampler_create(&s->kernels, vocab);
-    float *rows = xaligned((size_t)a->window * model_logits_stride(s->model) * sizeof(float));
+    float *rows = xaligned((size_t)(a->window - a->window / 2) * model_logits_stride(s->model) * sizeof(float));
     struct score score = {0};
     uint64_t start = clock_ns();
     enum status status = STATUS_OK;
