@@ -293,7 +293,7 @@ static const char help[] =
     "  -r, --repeat N         repetitions, of which the median is shown (5)\n"
     "      --kv-type T        f16 or f32 (f16)\n"
     "      --prefill-chunk N  most tokens of a step (512)\n"
-    "      --tier T           scalar, avx2, avx512 (the best)\n"
+    "      --tier T           scalar, avx2, avx512, amx (the best)\n"
     "      --no-kv            decode without a cache, everything recomputed for each token\n"
     "      --json, --csv      one flat object; rows with a header\n";
 

@@ -9,6 +9,7 @@
 void kernels_fill_scalar(struct kernels *k);
 void kernels_fill_avx2(struct kernels *k);
 void kernels_fill_avx512(struct kernels *k);
+void kernels_fill_amx(struct kernels *k);
 
 /* exp(x), every tier alike:
  *   x = max(EXP_LOW, min(EXP_HIGH, x)) (NaN passes); t = fma(x, log2 e, EXP_MAGIC); n = t −

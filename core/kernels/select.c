@@ -1,6 +1,9 @@
 /* select.c: detection of tiers, filling of the table, and the small helpers of kernels.h. */
+#define _GNU_SOURCE
 #include <cpuid.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <xmmintrin.h>
 
 #include "core/base/check.h"
@@ -16,6 +19,9 @@ enum {
     HAS_AVX512 = 16, /* F, BW, DQ, VL */
     HAS_VNNI = 32,
     HAS_ZMM = 64, /* the system keeps zmm and masks */
+    HAS_AMX = 128,        /* TILE and INT8, eight tiles of 16 rows of 64 bytes */
+    HAS_TILES = 256,      /* the system keeps tiles */
+    HAS_PERMISSION = 512, /* and lets this process use them; asked for last */
 };
 
 static const struct {
@@ -29,6 +35,9 @@ static const struct {
     {HAS_AVX512, "AVX-512 F, BW, DQ and VL"},
     {HAS_VNNI, "AVX-512 VNNI"},
     {HAS_ZMM, "zmm state enabled by the system"},
+    {HAS_AMX, "AMX TILE and INT8"},
+    {HAS_TILES, "tile state enabled by the system"},
+    {HAS_PERMISSION, "the system's permission to use tiles (refused if a signal stack is too small)"},
 };
 
 static const struct {
@@ -40,6 +49,10 @@ static const struct {
     {"avx2", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM, kernels_fill_avx2},
     {"avx512", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM | HAS_AVX512 | HAS_VNNI | HAS_ZMM,
      kernels_fill_avx512},
+    {"amx",
+     HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM | HAS_AVX512 | HAS_VNNI | HAS_ZMM | HAS_AMX |
+         HAS_TILES | HAS_PERMISSION,
+     kernels_fill_amx},
 };
 
 #define TIER_COUNT (sizeof(tiers) / sizeof(tiers[0]))
@@ -59,6 +72,8 @@ static unsigned detect(void)
         found |= HAS_YMM;
     if ((state & 0xe6) == 0xe6)
         found |= HAS_ZMM;
+    if ((state & 0x60000) == 0x60000)
+        found |= HAS_TILES;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         const unsigned avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
         if (b & bit_AVX2)
@@ -67,8 +82,28 @@ static unsigned detect(void)
             found |= HAS_AVX512;
         if (c & bit_AVX512VNNI)
             found |= HAS_VNNI;
+        const unsigned amx = 1u << 24 | 1u << 25; /* TILE, INT8 */
+        if ((d & amx) == amx && __get_cpuid_count(0x1d, 1, &a, &b, &c, &d) &&
+            b == (8u << 16 | 64) && (c & 0xffff) == 16)
+            found |= HAS_AMX;
     }
     return found;
+}
+
+/* Asks for the use of tiles: for the whole process, its threads to come and its children. From then
+ * on signal frames are 8 KiB larger; the system refuses while a thread has a signal stack too small
+ * for them. Asking again is harmless. */
+static bool tiles_permitted(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA) == 0;
+}
+
+/* What the tier needs and isn't there. Permission is asked for only if nothing else is missing. */
+static unsigned missing(size_t tier)
+{
+    const unsigned bits = tiers[tier].needs & ~detect();
+    return bits == HAS_PERMISSION && tiles_permitted() ? 0 : bits;
 }
 
 const char *kernels_tier_name(size_t i)
@@ -87,25 +122,25 @@ static size_t find_tier(const char *name)
 bool kernels_tier_present(const char *tier)
 {
     size_t t = find_tier(tier);
-    return t < TIER_COUNT && (tiers[t].needs & ~detect()) == 0;
+    return t < TIER_COUNT && missing(t) == 0;
 }
 
 enum status kernels_select(const char *tier, struct kernels *k, struct error *err)
 {
-    const unsigned found = detect();
     size_t chosen;
 
     if (tier == NULL || strcmp(tier, "auto") == 0) {
         chosen = TIER_COUNT - 1;
-        while (tiers[chosen].needs & ~found)
+        while (missing(chosen))
             chosen--;
     } else {
         chosen = find_tier(tier);
         if (chosen == TIER_COUNT)
             return error_set(err, STATUS_UNSUPPORTED,
-                             "there is no kernel tier '%s' (auto, scalar, avx2, avx512)", tier);
+                             "there is no kernel tier '%s' (auto, scalar, avx2, avx512, amx)", tier);
+        const unsigned lacks = missing(chosen);
         for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); i++)
-            if (tiers[chosen].needs & ~found & features[i].bit)
+            if (lacks & features[i].bit)
                 return error_set(err, STATUS_UNSUPPORTED,
                                  "this CPU cannot run the kernel tier '%s': it lacks %s", tier,
                                  features[i].name);

@@ -3,10 +3,12 @@
  * Tiers climb: each starts from the table of the tier below it and replaces the slots that it does
  * better.
  *
- *     scalar ──▶ avx2 (AVX2, FMA, F16C) ──▶ avx512 (F, BW, DQ, VL, VNNI)
+ *     scalar ──▶ avx2 (AVX2, FMA, F16C) ──▶ avx512 (F, BW, DQ, VL, VNNI) ──▶ amx (TILE, INT8)
  *
  * A tier counts as present if CPUID has its instructions and XGETBV says that the system keeps its
- * registers. */
+ * registers. For amx the system must also permit this process the use of tiles, which is asked for
+ * when amx is chosen or asked about: at start, before any thread sets up a signal stack (it must be
+ * of 16 KiB or more then, or the system refuses). */
 #ifndef KERNELS_SELECT_H
 #define KERNELS_SELECT_H
 
