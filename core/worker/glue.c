@@ -87,6 +87,14 @@ static void begin_reply(struct stream *s)
     detokenizer_init(&s->detokenizer, e->tokenizer, r->stop, r->n_stop, 0);
 }
 
+static void admit(struct stream *s)
+{
+    struct worker *w = s->worker;
+    s->admitted = true;
+    stats_add(w->stats, STATS_CELL_LOOP, STAT_requests_total, 1);
+    stats_add(w->stats, STATS_CELL_LOOP, STAT_prompt_tokens_total, s->request.n_tokens);
+}
+
 void glue_submit(struct stream *s)
 {
     struct worker *w = s->worker;
@@ -99,6 +107,7 @@ void glue_submit(struct stream *s)
     }
     begin_reply(s);
     if (r->max_tokens == 0) {
+        admit(s);
         finish(s, API_FINISH_LENGTH);
         return;
     }
@@ -112,8 +121,7 @@ void glue_submit(struct stream *s)
     s->phase = STREAM_SCHED;
     s->in_sched = true;
     s->last_sent_ns = clock_ns(); /* keepalives count from here */
-    stats_add(w->stats, STATS_CELL_LOOP, STAT_requests_total, 1);
-    stats_add(w->stats, STATS_CELL_LOOP, STAT_prompt_tokens_total, r->n_tokens);
+    admit(s);
 }
 
 void glue_release(struct stream *s)

@@ -304,7 +304,7 @@ void stream_answer(struct stream *s, unsigned status, const char *content_type, 
 
 void stream_fail_later(struct stream *s, const struct error *err, unsigned retry_after)
 {
-    s->finish = status_name(err->status);
+    s->finish = status_code(err->status);
     s->failure = err->status;
     if (s->http_status == 0) {
         unsigned http = (unsigned)status_http(err->status);

@@ -44,6 +44,7 @@ struct stream {
     uint64_t number;           /* the scheduler's name for it */
     enum stream_phase phase;
     bool in_front, in_sched;
+    bool admitted; /* was accepted by the scheduler (or needed none) */
 
     /* the request */
     enum api_endpoint endpoint;
