@@ -11,7 +11,8 @@
  *     request.c    content handler: method, target, headers and body for the worker
  *     response.c   HEAD of the worker into ngx_http_upstream's headers
  *     upstream.c   peer.init/get/free around the balancer's own; hands a stream to ngx_http_upstream
- *     stream.c     the virtual connection: its recv, recv_chain and send_chain over frames
+ *     stream.c     the virtual connection: from get to free, and the frames that come for it
+ *     io.c         its recv, recv_chain and send_chain
  *     channel.c    one ring pair per nginx worker process and backend address, in nginx's event loop
  *     variables.c  $tokenring_*
  *     status.c     the tokenring_status directive: stats files as JSON, for Prometheus, for health checks

@@ -146,6 +146,12 @@ void ngx_http_tokenring_stream_writable(ngx_http_tokenring_stream_t *st);
  * has it, or body bytes. */
 ssize_t ngx_http_tokenring_stream_recv(ngx_connection_t *c, u_char *buf, size_t size);
 
+/* The rest of what ngx_http_upstream calls in a connection. */
+ssize_t ngx_http_tokenring_stream_recv_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit);
+ssize_t ngx_http_tokenring_stream_send(ngx_connection_t *c, u_char *buf, size_t size);
+ngx_chain_t *ngx_http_tokenring_stream_send_chain(ngx_connection_t *c, ngx_chain_t *in,
+                                                  off_t limit);
+
 /* Would recv give bytes out now? */
 ngx_uint_t ngx_http_tokenring_stream_pending(ngx_http_tokenring_stream_t *st);
 
