@@ -1,13 +1,16 @@
 #include "core/model/arch_llama.h"
 
+#include <string.h>
+
 /* A step, as one thread of the team goes through it: a series of stages (team.h). What decides the
  * series depends on the plan alone, which no thread changes. */
 struct pass {
     const struct llama *l;
     const struct arch_step *in;
     struct team_member *me;
-    uint32_t n;       /* tokens */
-    uint32_t threads; /* of the team */
+    uint32_t n;             /* rows of x */
+    const uint32_t *tokens; /* of the step, a row */
+    uint32_t threads;       /* of the team */
 };
 
 /* Where activations of a stage come from. */
@@ -15,7 +18,6 @@ enum source {
     SOURCE_NORM,  /* x, normed by `norm` */
     SOURCE_MIXED, /* attention's result */
     SOURCE_FFN,   /* silu(gate) · up */
-    SOURCE_FINAL, /* x of the tokens that want logits, normed */
 };
 
 /* A set of matrices that take the same activations. */
@@ -29,16 +31,10 @@ struct stage {
     enum source source;
     const float *norm;
     uint32_t cols; /* of the activations */
-    uint32_t n;    /* columns: tokens */
     bool add;      /* onto y */
     uint32_t n_products;
     struct product products[3];
 };
-
-static uint32_t token_of(const struct pass *p, const struct stage *s, uint32_t i)
-{
-    return s->source == SOURCE_FINAL ? p->in->plan->wanted[i] : i;
-}
 
 /* Packs column i of the stage in each kind that its matrices take. */
 static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
@@ -46,12 +42,11 @@ static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
 {
     const struct llama *l = p->l;
     const struct kernels *k = l->kernels;
-    uint32_t token = token_of(p, s, i);
     bool fine = true, done[ACTS_KINDS] = {false};
     float *ffn = NULL;
     if (s->source == SOURCE_FFN) {
         ffn = l->local_ffn[p->me->index];
-        k->silu_mul(ffn, l->gate + (size_t)token * l->ffn, l->up + (size_t)token * l->ffn, l->ffn);
+        k->silu_mul(ffn, l->gate + (size_t)i * l->ffn, l->up + (size_t)i * l->ffn, l->ffn);
     }
     for (uint32_t m = 0; m < s->n_products; m++) {
         enum acts_kind kind = weight_info(s->products[m].m->type)->acts;
@@ -62,12 +57,11 @@ static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
         void *column = acts_column(&packed, i);
         switch (s->source) {
         case SOURCE_NORM:
-        case SOURCE_FINAL:
-            fine &= k->norm_pack[kind](l->x + (size_t)token * l->width, s->norm, l->eps, s->cols,
-                                       column);
+            fine &=
+                k->norm_pack[kind](l->x + (size_t)i * l->width, s->norm, l->eps, s->cols, column);
             break;
         case SOURCE_MIXED:
-            fine &= k->pack[kind](l->mixed + (size_t)token * s->cols, s->cols, column);
+            fine &= k->pack[kind](l->mixed + (size_t)i * s->cols, s->cols, column);
             break;
         case SOURCE_FFN:
             fine &= k->pack[kind](ffn, s->cols, column);
@@ -75,7 +69,7 @@ static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
         }
     }
     if (!fine)
-        arch_fail(p->in->step, token);
+        arch_fail(p->in->step, p->tokens[i]);
 }
 
 /* Panels [begin, end) of the stage's matrices laid end to end. */
@@ -94,15 +88,15 @@ static void multiply(const struct pass *p, const struct stage *s, const struct l
             continue;
         enum acts_kind kind = weight_info(product->m->type)->acts;
         struct acts packed = acts_make(kind, s->cols, acts->data[kind]);
-        p->l->kernels->product[product->m->type](product->m, from, to, &packed, 0, s->n, product->y,
+        p->l->kernels->product[product->m->type](product->m, from, to, &packed, 0, p->n, product->y,
                                                  product->ldy, s->add);
     }
 }
 
 /* Panels handed out at a time: few tokens want long streams of weights, many tokens even shares. */
-static uint32_t panel_chunk(const struct pass *p, uint32_t panels, uint32_t n)
+static uint32_t panel_chunk(const struct pass *p, uint32_t panels)
 {
-    uint32_t shares = n <= 8 ? 4 : 8;
+    uint32_t shares = p->n <= 8 ? 4 : 8;
     uint32_t chunk = panels / (p->threads * shares);
     return chunk < 2 ? 2 : chunk;
 }
@@ -112,17 +106,17 @@ static uint32_t panel_chunk(const struct pass *p, uint32_t panels, uint32_t n)
 static void run_stage(const struct pass *p, const struct stage *s)
 {
     uint32_t begin, end, panels = 0;
-    bool local = s->n <= LLAMA_LOCAL_TOKENS;
+    bool local = p->n <= LLAMA_LOCAL_TOKENS;
     const struct llama_acts *acts = local ? &p->l->local[p->me->index] : &p->l->acts;
     for (uint32_t i = 0; i < s->n_products; i++)
         panels += s->products[i].m->panels;
     if (!local)
-        while (team_next(p->me, s->n, s->n < 64 ? 1 : 8, &begin, &end))
+        while (team_next(p->me, p->n, p->n < 64 ? 1 : 8, &begin, &end))
             for (uint32_t i = begin; i < end; i++)
                 pack_column(p, s, i, acts);
     bool packed = !local;
-    while (team_next(p->me, panels, panel_chunk(p, panels, s->n), &begin, &end)) {
-        for (uint32_t i = 0; i < s->n && !packed; i++)
+    while (team_next(p->me, panels, panel_chunk(p, panels), &begin, &end)) {
+        for (uint32_t i = 0; i < p->n && !packed; i++)
             pack_column(p, s, i, acts);
         packed = true;
         multiply(p, s, acts, begin, end);
@@ -168,22 +162,25 @@ static void rotate_and_store(const struct pass *p, uint32_t layer, uint32_t span
                         dim);
 }
 
-static void attend(const struct pass *p, uint32_t layer)
+/* Writes K and V of all tokens, then lets `queries` attend. */
+static void attend(const struct pass *p, uint32_t layer, const struct plan_queries *queries)
 {
     const struct llama *l = p->l;
     const struct plan *plan = p->in->plan;
     uint32_t begin, end, q_cols = llama_q_cols(l);
     const struct attention_layer operands = {
         .step = p->in->step,
-        .plan = plan,
+        .queries = queries,
         .layer = layer,
         .q = l->qkv,
         .ldq = q_cols + 2 * (size_t)llama_kv_cols(l),
         .out = l->mixed,
         .ldo = q_cols,
     };
-    bool alone = plan->n_blocks == p->n; /* no token sees another one of this step */
-    if (alone && !attention_splits(&l->attention, plan, p->n)) {
+    /* Where no token sees another one of this step, writing and attending are one stage. */
+    bool alone =
+        queries->n_blocks == plan->n_spans && queries->n_tokens == p->n && plan->n_spans == p->n;
+    if (alone && !attention_splits(&l->attention, queries)) {
         while (team_next(p->me, p->n * l->kv_heads, 1, &begin, &end)) {
             rotate_and_store(p, layer, begin / l->kv_heads, begin % l->kv_heads);
             attention_item(&l->attention, &operands, begin / l->kv_heads, begin % l->kv_heads,
@@ -193,10 +190,30 @@ static void attend(const struct pass *p, uint32_t layer)
     }
     while (team_next(p->me, plan->n_spans * l->kv_heads, 1, &begin, &end))
         rotate_and_store(p, layer, begin / l->kv_heads, begin % l->kv_heads);
-    attention_stages(&l->attention, &operands, p->me);
+    if (queries->n_tokens > 0)
+        attention_stages(&l->attention, &operands, p->me);
 }
 
-static void run_layer(const struct pass *p, uint32_t i)
+/* From here on only the tokens that want logits go on: their rows move to the front. */
+static void keep_asked(struct pass *p)
+{
+    const struct llama *l = p->l;
+    const struct plan_queries *asked = &p->in->plan->asked;
+    uint32_t begin, end, q_cols = llama_q_cols(l);
+    while (team_next(p->me, 1, 1, &begin, &end))
+        for (uint32_t i = 0; i < asked->n_tokens; i++) {
+            size_t from = asked->tokens[i];
+            if (from == i)
+                continue;
+            memcpy(l->x + i * (size_t)l->width, l->x + from * l->width, l->width * sizeof *l->x);
+            memcpy(l->mixed + i * (size_t)q_cols, l->mixed + from * q_cols,
+                   q_cols * sizeof *l->mixed);
+        }
+    p->n = asked->n_tokens;
+    p->tokens = asked->tokens;
+}
+
+static void run_layer(struct pass *p, uint32_t i)
 {
     const struct llama *l = p->l;
     const struct llama_layer *layer = &l->layer[i];
@@ -205,15 +222,19 @@ static void run_layer(const struct pass *p, uint32_t i)
     run_stage(p, &(struct stage){.source = SOURCE_NORM,
                                  .norm = layer->attn_norm,
                                  .cols = l->width,
-                                 .n = p->n,
                                  .n_products = 3,
                                  .products = {{&layer->q, l->qkv, row},
                                               {&layer->k, l->qkv + q, row},
                                               {&layer->v, l->qkv + q + kv, row}}});
-    attend(p, i);
+    const struct plan *plan = p->in->plan;
+    bool last = i + 1 == l->layers && plan->asked.n_tokens < p->n;
+    attend(p, i, last ? &plan->asked : &plan->all);
+    if (last)
+        keep_asked(p);
+    if (p->n == 0)
+        return;
     run_stage(p, &(struct stage){.source = SOURCE_MIXED,
                                  .cols = q,
-                                 .n = p->n,
                                  .add = true,
                                  .n_products = 1,
                                  .products = {{&layer->output, l->x, l->width}}});
@@ -221,12 +242,10 @@ static void run_layer(const struct pass *p, uint32_t i)
                      .source = SOURCE_NORM,
                      .norm = layer->ffn_norm,
                      .cols = l->width,
-                     .n = p->n,
                      .n_products = 2,
                      .products = {{&layer->gate, l->gate, l->ffn}, {&layer->up, l->up, l->ffn}}});
     run_stage(p, &(struct stage){.source = SOURCE_FFN,
                                  .cols = l->ffn,
-                                 .n = p->n,
                                  .add = true,
                                  .n_products = 1,
                                  .products = {{&layer->down, l->x, l->width}}});
@@ -235,20 +254,19 @@ static void run_layer(const struct pass *p, uint32_t i)
 void llama_step(void *state, const struct arch_step *in, struct team_member *me)
 {
     const struct llama *l = state;
-    struct pass p = {l, in, me, in->step->n_tokens, l->threads};
-    uint32_t begin, end, wanted = in->plan->n_wanted;
+    struct pass p = {l, in, me, in->step->n_tokens, in->plan->all.tokens, l->threads};
+    uint32_t begin, end;
     embed(&p);
     for (uint32_t i = 0; i < l->layers; i++)
         run_layer(&p, i);
-    if (wanted == 0)
+    if (p.n == 0)
         return;
-    run_stage(&p, &(struct stage){.source = SOURCE_FINAL,
+    run_stage(&p, &(struct stage){.source = SOURCE_NORM,
                                   .norm = l->output_norm,
                                   .cols = l->width,
-                                  .n = wanted,
                                   .n_products = 1,
                                   .products = {{&l->head, in->logits, in->logits_stride}}});
-    while (team_next(me, wanted, 1, &begin, &end))
+    while (team_next(me, p.n, 1, &begin, &end))
         if (!l->kernels->finite(in->logits + begin * in->logits_stride, l->vocab))
-            arch_fail(in->step, in->plan->wanted[begin]);
+            arch_fail(in->step, p.tokens[begin]);
 }

@@ -85,7 +85,7 @@ static void describe_run(const struct attention *a, const struct attention_layer
 void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t item,
                     uint32_t head, uint32_t thread)
 {
-    const struct plan_block *block = &l->plan->blocks[item];
+    const struct plan_block *block = &l->queries->blocks[item];
     uint8_t *scratch = a->scratch + thread * a->thread_bytes;
     struct attention_query *queries = (struct attention_query *)scratch;
     struct state *states = (struct state *)(scratch + a->states_at);
@@ -128,33 +128,34 @@ static void run_item(const struct attention *a, const struct attention_layer *l,
     struct attention_query *queries =
         (struct attention_query *)(a->scratch + thread * a->thread_bytes);
     size_t dim = a->geometry->dim;
-    uint32_t heads = a->geometry->heads * a->group, runs = l->plan->most_runs, n = 0;
+    uint32_t heads = a->geometry->heads * a->group, runs = l->queries->most_runs, n = 0;
     struct attention_run run;
     describe_run(a, l, block, head, r, &run);
     for (uint32_t t = 0; t < block->n; t++)
         for (uint32_t h = head * a->group; h < (head + 1) * a->group; h++) {
             uint32_t token = block->first + t;
-            size_t part = ((size_t)token * heads + h) * runs + r;
+            size_t part = ((size_t)(block->query + t) * heads + h) * runs + r;
             queries[n].q = l->q + token * l->ldq + h * dim;
             queries[n].out = a->part_outs + part * dim;
             queries[n++].count = seen(l->step->tokens[token].position, r);
         }
     a->kernels->attention[a->geometry->type](&run, queries, n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t token = block->first + i / a->group, h = head * a->group + i % a->group;
-        size_t part = ((size_t)token * heads + h) * runs + r;
+        uint32_t query = block->query + i / a->group, h = head * a->group + i % a->group;
+        size_t part = ((size_t)query * heads + h) * runs + r;
         a->part_max[part] = queries[i].max;
         a->part_sum[part] = queries[i].sum;
     }
 }
 
-/* Folds the parts of one token's head, in the order of attention_item. */
-static void fold(const struct attention *a, const struct attention_layer *l, uint32_t token,
+/* Folds the parts of one query's head, in the order of attention_item. */
+static void fold(const struct attention *a, const struct attention_layer *l, uint32_t query,
                  uint32_t h)
 {
+    uint32_t token = l->queries->tokens[query];
     uint32_t dim = a->geometry->dim, heads = a->geometry->heads * a->group;
     uint32_t runs = l->step->tokens[token].position / KV_RUN_POSITIONS + 1;
-    size_t part = ((size_t)token * heads + h) * l->plan->most_runs;
+    size_t part = ((size_t)query * heads + h) * l->queries->most_runs;
     float *out = l->out + token * l->ldo + (size_t)h * dim;
     float max = a->part_max[part], sum = a->part_sum[part];
     for (uint32_t i = 0; i < dim; i++)
@@ -165,31 +166,30 @@ static void fold(const struct attention *a, const struct attention_layer *l, uin
     a->kernels->attention_finish(out, sum, dim);
 }
 
-bool attention_splits(const struct attention *a, const struct plan *plan, uint32_t n_tokens)
+bool attention_splits(const struct attention *a, const struct plan_queries *queries)
 {
     uint32_t heads = a->geometry->heads * a->group;
-    return a->threads > 1 && plan->most_runs > 1 &&
-           plan->n_blocks * a->geometry->heads < ITEMS_A_THREAD * a->threads &&
-           (uint64_t)n_tokens * heads * plan->most_runs <= a->parts_cap;
+    return a->threads > 1 && queries->most_runs > 1 &&
+           queries->n_blocks * a->geometry->heads < ITEMS_A_THREAD * a->threads &&
+           (uint64_t)queries->n_tokens * heads * queries->most_runs <= a->parts_cap;
 }
 
 void attention_stages(const struct attention *a, const struct attention_layer *l,
                       struct team_member *me)
 {
-    const struct plan *plan = l->plan;
+    const struct plan_queries *queries = l->queries;
     uint32_t kv_heads = a->geometry->heads, heads = kv_heads * a->group, begin, end;
-    uint32_t items = plan->n_blocks * kv_heads;
-    if (!attention_splits(a, plan, l->step->n_tokens)) {
+    uint32_t items = queries->n_blocks * kv_heads, runs = queries->most_runs;
+    if (!attention_splits(a, queries)) {
         while (team_next(me, items, 1, &begin, &end))
             attention_item(a, l, begin / kv_heads, begin % kv_heads, me->index);
         return;
     }
-    while (team_next(me, items * plan->most_runs, 1, &begin, &end)) {
-        const struct plan_block *block = &plan->blocks[begin / plan->most_runs / kv_heads];
-        if (begin % plan->most_runs < block->runs)
-            run_item(a, l, block, begin / plan->most_runs % kv_heads, begin % plan->most_runs,
-                     me->index);
+    while (team_next(me, items * runs, 1, &begin, &end)) {
+        const struct plan_block *block = &queries->blocks[begin / runs / kv_heads];
+        if (begin % runs < block->runs)
+            run_item(a, l, block, begin / runs % kv_heads, begin % runs, me->index);
     }
-    while (team_next(me, l->step->n_tokens * heads, 1, &begin, &end))
+    while (team_next(me, queries->n_tokens * heads, 1, &begin, &end))
         fold(a, l, begin / heads, begin % heads);
 }

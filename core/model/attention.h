@@ -25,7 +25,7 @@ struct attention {
     /* Scratch of each thread: the queries of an item, (max, sum) of each, outputs of one run. */
     uint8_t *scratch;
     size_t thread_bytes, states_at, outs_at;
-    /* Where runs are items: max, sum and output of each (token, head, run). */
+    /* Where runs are items: max, sum and output of each (query, head, run). */
     uint32_t parts_cap;
     float *part_max, *part_sum, *part_outs;
 };
@@ -34,7 +34,7 @@ struct attention {
  * floats; out is written. */
 struct attention_layer {
     const struct step *step;
-    const struct plan *plan;
+    const struct plan_queries *queries;
     uint32_t layer;
     const float *q;
     size_t ldq;
@@ -47,8 +47,8 @@ size_t attention_scratch(uint32_t group, uint32_t dim, uint32_t threads);
 void attention_init(struct attention *a, const struct kernels *kernels,
                     const struct kv_geometry *geometry, uint32_t group, float scale,
                     uint32_t threads, void *scratch);
-/* Whether the runs of this plan's items become items of their own. */
-bool attention_splits(const struct attention *a, const struct plan *plan, uint32_t n_tokens);
+/* Whether the runs of these queries' items become items of their own. */
+bool attention_splits(const struct attention *a, const struct plan_queries *queries);
 /* All stages of one layer; called by every member of a run. */
 void attention_stages(const struct attention *a, const struct attention_layer *l,
                       struct team_member *me);

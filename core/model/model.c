@@ -172,7 +172,7 @@ void model_step(struct model *m, const struct step *step, float *logits)
     for (uint32_t i = 0; i < step->n_tokens; i++)
         check(step->tokens[i].position < m->context);
     plan_make(&m->plan, step, &m->geometry, m->info.vocab);
-    check(m->plan.n_wanted == 0 || logits != NULL);
+    check(m->plan.asked.n_tokens == 0 || logits != NULL);
     struct run run = {m, {step, &m->plan, logits, model_logits_stride(m)}};
     team_run(m->team, run_step, &run);
 }

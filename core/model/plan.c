@@ -6,19 +6,27 @@
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
 
+static void init_queries(struct plan_queries *q, uint32_t max_tokens)
+{
+    q->blocks = xreallocarray(NULL, max_tokens, sizeof *q->blocks);
+    q->tokens = xreallocarray(NULL, max_tokens, sizeof *q->tokens);
+}
+
 void plan_init(struct plan *plan, uint32_t max_tokens)
 {
     *plan = (struct plan){0};
     plan->spans = xreallocarray(NULL, max_tokens, sizeof *plan->spans);
-    plan->blocks = xreallocarray(NULL, max_tokens, sizeof *plan->blocks);
-    plan->wanted = xreallocarray(NULL, max_tokens, sizeof *plan->wanted);
+    init_queries(&plan->all, max_tokens);
+    init_queries(&plan->asked, max_tokens);
 }
 
 void plan_release(struct plan *plan)
 {
     free(plan->spans);
-    free(plan->blocks);
-    free(plan->wanted);
+    free(plan->all.blocks);
+    free(plan->all.tokens);
+    free(plan->asked.blocks);
+    free(plan->asked.tokens);
     free(plan->pages);
     free(plan->tables);
     *plan = (struct plan){0};
@@ -47,12 +55,31 @@ static void resolve_pages(struct plan *plan, const struct step *step)
     }
 }
 
+/* Appends a token to the last block, or begins one: `same` tells that the last block is of its
+ * sequence. */
+static void add_query(struct plan_queries *q, uint32_t token, const struct step_token *t, bool same,
+                      void *const *pages)
+{
+    struct plan_block *block = q->n_blocks > 0 ? &q->blocks[q->n_blocks - 1] : NULL;
+    if (block == NULL || !same || block->n == PLAN_BLOCK_TOKENS ||
+        block->first + block->n != token) {
+        block = &q->blocks[q->n_blocks++];
+        *block = (struct plan_block){.first = token, .query = q->n_tokens, .pages = pages};
+    }
+    block->n++;
+    block->runs = t->position / KV_RUN_POSITIONS + 1;
+    q->most_runs = block->runs > q->most_runs ? block->runs : q->most_runs;
+    q->tokens[q->n_tokens++] = token;
+}
+
 void plan_make(struct plan *plan, const struct step *step, const struct kv_geometry *geometry,
                uint32_t vocab)
 {
     check(pages_bytes(step->pool) == geometry->page);
     resolve_pages(plan, step);
-    plan->n_spans = plan->n_blocks = plan->n_wanted = plan->most_runs = 0;
+    plan->n_spans = 0;
+    plan->all.n_blocks = plan->all.n_tokens = plan->all.most_runs = 0;
+    plan->asked.n_blocks = plan->asked.n_tokens = plan->asked.most_runs = 0;
     for (uint32_t i = 0; i < step->n_tokens; i++) {
         const struct step_token *t = &step->tokens[i];
         const struct step_token *before = i > 0 ? &step->tokens[i - 1] : NULL;
@@ -69,14 +96,8 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
         else
             plan->spans[plan->n_spans++] = (struct plan_span){i, 1, at, table->pages[page]};
 
-        if (!same || plan->blocks[plan->n_blocks - 1].n == PLAN_BLOCK_TOKENS)
-            plan->blocks[plan->n_blocks++] = (struct plan_block){.first = i, .pages = table->pages};
-        struct plan_block *block = &plan->blocks[plan->n_blocks - 1];
-        block->n++;
-        block->runs = t->position / KV_RUN_POSITIONS + 1;
-        if (block->runs > plan->most_runs)
-            plan->most_runs = block->runs;
+        add_query(&plan->all, i, t, same, table->pages);
         if (t->logits)
-            plan->wanted[plan->n_wanted++] = i;
+            add_query(&plan->asked, i, t, same, table->pages);
     }
 }

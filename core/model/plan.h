@@ -27,17 +27,24 @@ struct plan_span {
 /* Consecutive tokens of one sequence, in ascending positions. */
 struct plan_block {
     uint32_t first, n;
+    uint32_t query;     /* tokens in the blocks before it */
     uint32_t runs;      /* runs of KV_RUN_POSITIONS up to the last token's position */
     void *const *pages; /* of the sequence */
 };
 
+/* Blocks, and the tokens in them one after the other. */
+struct plan_queries {
+    uint32_t n_blocks, n_tokens;
+    uint32_t most_runs; /* of a block */
+    struct plan_block *blocks;
+    uint32_t *tokens;
+};
+
 struct plan {
-    uint32_t n_spans, n_blocks, n_wanted;
-    uint32_t most_runs;        /* of a block */
-    struct plan_span *spans;   /* max_tokens of them */
-    struct plan_block *blocks; /* max_tokens of them */
-    uint32_t *wanted;          /* tokens that want logits, ascending */
-    void **pages;              /* of all sequences, one after the other */
+    uint32_t n_spans;
+    struct plan_queries all, asked; /* of max_tokens tokens each */
+    struct plan_span *spans;        /* max_tokens of them */
+    void **pages;                   /* of all sequences, one after the other */
     size_t pages_cap;
     struct plan_table {
         void **pages; /* of one sequence */

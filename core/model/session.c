@@ -43,7 +43,8 @@ enum status session_open(struct session *s, const struct session_options *o, str
     if (status == STATUS_OK)
         s->context = o->context == 0 ? model_info(s->model)->context : o->context;
     if (status == STATUS_OK)
-        status = open_pool(s, o->positions != 0 ? o->positions : (uint64_t)CONTEXTS * s->context, err);
+        status =
+            open_pool(s, o->positions != 0 ? o->positions : (uint64_t)CONTEXTS * s->context, err);
     if (status != STATUS_OK) {
         session_close(s);
         return status;

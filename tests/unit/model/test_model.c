@@ -327,6 +327,42 @@ START_TEST(same_bits_however_cut)
 }
 END_TEST
 
+/* Five runs of attention, runs as items of their own, and steps where only some tokens want logits. */
+START_TEST(long_context)
+{
+    enum { LONG = 1024 };
+    struct toy t = quick_toy();
+    struct bench one, two;
+    struct error err = {0};
+    uint32_t tokens[LONG];
+    make_text(tokens, LONG, t.vocab, 8);
+    bench_open(&one, &t, NULL, 1, KV_F16);
+    bench_open(&two, &t, NULL, 2, KV_F16);
+    float *want = feed(&one, tokens, LONG, 512), *have = feed(&two, tokens, LONG, 37);
+    assert_same(&one, want, have, LONG);
+    free(have);
+    have = feed(&two, tokens, LONG, 1);
+    assert_same(&one, want, have, LONG);
+
+    float *row = rows_of(&two, 1);
+    uint32_t stride = model_logits_stride(two.s.model), vocab = t.vocab;
+    session_reset(&two.s);
+    for (uint32_t done = 0, n = 1; done < LONG; done += n, n = n * 3 % 509) {
+        n = n < LONG - done ? n : LONG - done;
+        enum session_logits which = n % 4 == 1 ? SESSION_LOGITS_NONE : SESSION_LOGITS_LAST;
+        ck_assert_int_eq(session_feed(&two.s, tokens + done, n, 0, which, row, &err), STATUS_OK);
+        if (which == SESSION_LOGITS_LAST)
+            ck_assert(memcmp(row, want + (size_t)(done + n - 1) * stride, vocab * sizeof(float)) ==
+                      0);
+    }
+    free(row);
+    free(want);
+    free(have);
+    bench_close(&one);
+    bench_close(&two);
+}
+END_TEST
+
 /* One sequence among others: prefill chunks, decodes and a fork in the same steps. */
 START_TEST(same_bits_whatever_shares_the_step)
 {
@@ -561,6 +597,7 @@ int main(void)
     tcase_add_test(c, refusals);
     tcase_add_test(c, other_architecture);
     tcase_add_test(c, same_bits_however_cut);
+    tcase_add_test(c, long_context);
     tcase_add_test(c, same_bits_whatever_shares_the_step);
     tcase_add_test(c, odd_shapes);
     tcase_add_test(c, failure_stays_in_its_sequence);
