@@ -96,6 +96,32 @@ def test_fields():
     assert not missing, missing
 
 
+def test_stats_layout():
+    """docs/stats.md's offsets, against the structures: what stands in a row there follows each other here."""
+    text, source = read('docs/stats.md'), read('core/stats/format.h')
+    sizes = {'char': 1, 'uint8_t': 1, 'uint16_t': 2, 'uint32_t': 4, 'uint64_t': 8}
+    numbers = dict(re.findall(r'#define (STATS_\w+) (\d+)', source))
+    tables = re.findall(r'^\| at \| type.*?\n\n', text, re.M | re.S)
+    places = {}
+    for struct, table in zip(('stats_header', 'stats_point_desc'), tables, strict=True):
+        rows = re.findall(r'^\| ([\d, ]+) \| [^|]* \| ([^|]+) \|', table, re.M)
+        places[struct] = {name: int(offset) for offsets, names in rows for offset, name in zip(offsets.split(', '), re.findall(r'`(\w+)`', names))}
+    for struct, fields in places.items():
+        at = 0
+        body = re.search(r'struct %s \{(.*?)\n\};' % struct, source, re.S).group(1)
+        for declaration in re.findall(r'^    (?:_Atomic )?(\w+) ([^;]+);', body, re.M):
+            for name in declaration[1].split(','):
+                name, _, count = name.strip().rstrip(']').partition('[')
+                size = sizes[declaration[0]]
+                if name != 'reserved':
+                    assert fields.pop(name) == at, f'{struct}.{name} is at {at}'
+                at += size * int(numbers.get(count, count) or 1)
+        assert not fields, fields
+        assert f'has {at} bytes' in text, f'{struct} has {at} bytes'
+    kinds = re.findall(r'STATS_([A-Z]+)(?: = 1)?,', re.search(r'enum stats_kind \{(.*?)STATS_KINDS', source, re.S).group(1))
+    assert [(str(i + 1), k.lower()) for i, k in enumerate(kinds)] == re.findall(r'^\| (\d) \| ([a-z]+) \|', text, re.M), kinds
+
+
 def test_error_codes():
     text = read('docs/api.md')
     rows = re.findall(r'^STATUS\((\w+), (\d+), "\w*", "(\w+)"', read('core/base/status.def'), re.M)

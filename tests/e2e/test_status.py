@@ -219,6 +219,28 @@ def test_missing_damaged_and_two_workers():
             assert site.metrics()
 
 
+def test_the_documented_reader():
+    code = re.search(r'```python\n(.*?)```', (source / 'docs/stats.md').read_text(), re.S).group(1)
+    with Status(stories()) as site:
+        for _ in range(2):
+            complete(site, 9)
+        read = lambda: json.loads(subprocess.run([sys.executable, '-c', code, site.dir / 'e2e.stats'], check=True, stdout=subprocess.PIPE).stdout)
+        wait_for('the figures are out', lambda: read()['requests_done_length'] == 2)
+        stat, got = site.stat(), read()
+        assert got['alive'] and got['name'] == 'e2e' and got['pid'] == site.worker.pid
+        for key, number in stat.items():
+            if key.endswith('_count'):
+                histogram = got[key[:-6]]
+                assert sum(histogram['buckets']) == histogram['count'] and len(histogram['bounds']) + 1 == len(histogram['buckets'])
+            if key in got and key not in ('last_logits_hash', 'heartbeat_ms', 'heartbeats_total', 'cpu_time_ms', 'resident_bytes', 'loop_wake_time'):
+                assert got[key] == number, (key, got[key], number)
+        itl = got['itl']
+        assert itl['count'] == stat['itl_count'] == 16 and abs(itl['sum'] / itl['count'] / 1000 - stat['itl_mean_us']) < 1, (itl, stat['itl_mean_us'])
+        site.worker.kill()
+        site.worker.wait()
+        assert not read()['alive'] and read()['requests_total'] == 2
+
+
 def configured(directives):
     """nginx -t of a location with these directives; its messages, "" if it is fine."""
     with tempfile.TemporaryDirectory() as folder:
