@@ -15,6 +15,7 @@
 #include "core/base/xalloc.h"
 #include "core/kernels/roofline.h"
 #include "core/model/session.h"
+#include "tools/bench_serve.h"
 #include "tools/tool.h"
 
 #define LIST_MAX 16
@@ -280,6 +281,7 @@ static bool parse_list(const char *text, uint32_t least, uint32_t most, struct l
 
 static const char help[] =
     "usage: tokenring bench -m FILE [OPTION]...\n"
+    "       tokenring bench serve URL [OPTION]...    loads a server; see `tokenring bench serve --help`\n"
     "\n"
     "Measures prefill (pp) and decode (tg) speed and sets them against this machine's memory bandwidth (MBU) and\n"
     "8-bit peak (MFU), which are measured in the same run. Lists are numbers with commas between them.\n"
@@ -354,6 +356,8 @@ static uint32_t largest(const struct list *list)
 
 int cmd_bench(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "serve") == 0)
+        return bench_serve(argc - 1, argv + 1);
     struct bench b = {.threads = 1, .repeats = 5, .chunk = 512, .kv_type = KV_F16, .first_row = true,
                       .prompts = {{512}, 1}, .made = {{128}, 1}, .batches = {{1}, 1}, .depths = {{0}, 1}};
     int code = parse(argc, argv, &b);

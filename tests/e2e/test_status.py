@@ -32,7 +32,7 @@ class Status(Site):
     def health(self):
         start = time.perf_counter()
         reply = self.get('/healthz', timeout=5)
-        assert time.perf_counter() - start < 1, 'a health answer took a second'
+        assert time.perf_counter() - start < 2, 'a health answer took two seconds'
         return reply.status, reply.json['status']
 
     def metrics(self):

@@ -1,0 +1,431 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "tools/bench_load.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "core/base/xalloc.h"
+#include "tools/sse_reply.h"
+
+void samples_add(struct samples *s, double value)
+{
+    if (s->n == s->cap) {
+        s->cap = s->cap != 0 ? s->cap * 2 : 256;
+        s->values = xreallocarray(s->values, s->cap, sizeof(*s->values));
+    }
+    s->values[s->n++] = value;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double samples_quantile(struct samples *s, double q)
+{
+    if (s->n == 0)
+        return 0;
+    qsort(s->values, s->n, sizeof(*s->values), by_value);
+    size_t at = (size_t)(q * (double)s->n);
+    return s->values[at < s->n ? at : s->n - 1];
+}
+
+/* One request on its way; a lane is used again for the next one. */
+struct lane {
+    struct run *run;
+    int fd; /* -1: free */
+    struct buffer out;
+    size_t sent;
+    struct sse_reply reply;
+    double start, first, last, done_at; /* 0: not yet */
+    uint64_t pieces, completion, prompt, cached;
+    bool done, stop, length, broken;
+    uint64_t served; /* pieces of text over all its requests */
+};
+
+struct run {
+    struct load *load;
+    struct addrinfo *address;
+    int epoll;
+    struct lane **lanes;
+    size_t n_lanes;
+    uint64_t begun, ended;
+    double now, due; /* due: when the next request of the open loop arrives */
+    uint64_t random;
+    bool first_idle;
+};
+
+static double now_s(void)
+{
+    return (double)clock_ns() * 1e-9;
+}
+
+/* ---- what an event says --------------------------------------------------------------------------------- */
+
+static bool has_text(json_t *choice)
+{
+    static const char *const keys[] = {"content", "reasoning_content", "reasoning"};
+    const char *text = json_string_value(json_object_get(choice, "text"));
+    json_t *delta = json_object_get(choice, "delta");
+    for (unsigned i = 0; i < 3 && (text == NULL || *text == '\0'); i++)
+        text = json_string_value(json_object_get(delta, keys[i]));
+    return (text != NULL && *text != '\0') ||
+           json_array_size(json_object_get(delta, "tool_calls")) > 0;
+}
+
+static void failure(struct run *run, const char *what, const char *more, size_t n)
+{
+    char *out = run->load->failure;
+    if (*out == '\0')
+        snprintf(out, sizeof(run->load->failure), "%s%s%.*s", what, n > 0 ? ": " : "",
+                 (int)(n < 300 ? n : 300), more);
+}
+
+static void take_text(struct lane *c)
+{
+    double now = c->run->now;
+    if (c->first == 0)
+        c->first = now;
+    else
+        samples_add(&c->run->load->gaps, now - c->last);
+    c->last = now;
+    c->pieces++;
+    c->served++;
+}
+
+static void on_event(void *arg, struct slice data)
+{
+    struct lane *c = arg;
+    if (slice_is(data, "[DONE]")) {
+        c->done = true;
+        c->done_at = c->run->now;
+        return;
+    }
+    json_t *event = json_loadb(data.ptr, data.len, 0, NULL), *choice, *usage;
+    size_t i;
+    if (!json_is_object(event) || json_object_get(event, "error") != NULL) {
+        c->broken = true;
+        failure(c->run, event == NULL ? "an event is no JSON" : "an error in the stream", data.ptr,
+                data.len);
+    }
+    json_array_foreach(json_object_get(event, "choices"), i, choice)
+    {
+        const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
+        if (has_text(choice))
+            take_text(c);
+        c->stop |= finish != NULL && strcmp(finish, "stop") == 0;
+        c->length |= finish != NULL && strcmp(finish, "length") == 0;
+    }
+    if (json_is_object(usage = json_object_get(event, "usage"))) {
+        json_t *details = json_object_get(usage, "prompt_tokens_details");
+        c->completion = (uint64_t)json_integer_value(json_object_get(usage, "completion_tokens"));
+        c->prompt = (uint64_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
+        c->cached = (uint64_t)json_integer_value(json_object_get(details, "cached_tokens"));
+    }
+    json_decref(event);
+}
+
+/* ---- a request ------------------------------------------------------------------------------------------ */
+
+static void lane_close(struct lane *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+    buffer_clear(&c->out);
+    sse_reply_release(&c->reply);
+}
+
+/* The fairness figure is taken once, when the first lane of a closed loop has nothing more to ask. */
+static void note_idle(struct run *run)
+{
+    struct load *l = run->load;
+    if (run->first_idle || l->rate > 0)
+        return;
+    run->first_idle = true;
+    l->fair_min = UINT64_MAX;
+    for (size_t i = 0; i < run->n_lanes; i++) {
+        uint64_t served = run->lanes[i]->served;
+        l->fair_max = served > l->fair_max ? served : l->fair_max;
+        l->fair_min = served < l->fair_min ? served : l->fair_min;
+    }
+}
+
+static void count_good(struct lane *c)
+{
+    struct load *l = c->run->load;
+    uint64_t tokens = c->completion != 0 ? c->completion : c->pieces;
+    double end = c->done ? c->done_at : c->run->now;
+    l->ok++;
+    l->tokens += tokens;
+    l->cached_tokens += c->cached;
+    l->no_done += !c->done;
+    l->stops += c->stop;
+    l->lengths += c->length;
+    samples_add(&l->whole, end - c->start);
+    if (c->prompt != 0)
+        samples_add(&l->prompt_tokens, (double)c->prompt);
+    if (c->first != 0)
+        samples_add(&l->ttft, c->first - c->start);
+    if (c->last > c->first && tokens > 1)
+        samples_add(&l->request_rate, (double)(tokens - 1) / (c->last - c->first));
+}
+
+/* The lane's request has ended, whole or not; `why` NULL: the response is complete. */
+static void lane_end(struct lane *c, const char *why)
+{
+    struct run *run = c->run;
+    struct load *l = run->load;
+    char text[64];
+    unsigned status = c->reply.status;
+    if (why != NULL || c->broken || (status == 200 && !c->reply.events)) {
+        l->failed++;
+        failure(run, why != NULL ? why : "the answer is no event stream", c->reply.text.ptr,
+                c->reply.text.len);
+    } else if (status == 429 || status == 503) {
+        l->refused++;
+        samples_add(&l->refusal, run->now - c->start);
+    } else if (status != 200) {
+        l->failed++;
+        snprintf(text, sizeof(text), "status %u", status);
+        failure(run, text, c->reply.text.ptr, c->reply.text.len);
+    } else {
+        count_good(c);
+    }
+    run->ended++;
+    lane_close(c);
+}
+
+static void lane_watch(struct lane *c, int operation, uint32_t events)
+{
+    struct epoll_event e = {.events = events, .data.ptr = c};
+    check(epoll_ctl(c->run->epoll, operation, c->fd, &e) == 0);
+}
+
+/* Begins the next request in this lane; `start` is the moment from which its time counts, 0: now. */
+static void lane_begin(struct lane *c, double start)
+{
+    struct run *run = c->run;
+    struct load *l = run->load;
+    bool six = strchr(l->host, ':') != NULL;
+    char *body = prompts_body(&l->prompts, run->begun++);
+    buffer_clear(&c->out);
+    buffer_printf(
+        &c->out,
+        "POST %s HTTP/1.1\r\nHost: %s%s%s:%s\r\nContent-Type: application/json\r\nAccept: "
+        "text/event-stream\r\n"
+        "Connection: close\r\n%sContent-Length: %zu\r\n\r\n",
+        l->path, six ? "[" : "", l->host, six ? "]" : "", l->port, l->headers, strlen(body));
+    buffer_add_text(&c->out, body);
+    free(body);
+    c->sent = 0;
+    c->first = c->last = c->done_at = 0;
+    c->pieces = c->completion = c->prompt = c->cached = 0;
+    c->done = c->stop = c->length = c->broken = false;
+    sse_reply_init(&c->reply, on_event, c);
+    c->start = start != 0 ? start : now_s();
+    c->fd = socket(run->address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->fd < 0 || (connect(c->fd, run->address->ai_addr, run->address->ai_addrlen) != 0 &&
+                      errno != EINPROGRESS)) {
+        lane_end(c, strerror(errno));
+        return;
+    }
+    lane_watch(c, EPOLL_CTL_ADD, EPOLLIN | EPOLLOUT);
+}
+
+static void lane_write(struct lane *c)
+{
+    while (c->sent < c->out.len) {
+        ssize_t n = send(c->fd, c->out.ptr + c->sent, c->out.len - c->sent, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == ENOTCONN))
+            return;
+        if (n < 0 && c->sent == 0) {
+            lane_end(c, strerror(errno));
+            return;
+        }
+        if (n < 0) /* the server may have answered and closed already: what it said is read next */
+            break;
+        c->sent += (size_t)n;
+    }
+    lane_watch(c, EPOLL_CTL_MOD, EPOLLIN);
+}
+
+static void lane_read(struct lane *c)
+{
+    char bytes[65536];
+    struct error err;
+    for (;;) {
+        ssize_t n = recv(c->fd, bytes, sizeof(bytes), 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        c->run->now = now_s();
+        if (n <= 0 && sse_reply_end(&c->reply)) {
+            lane_end(c, NULL);
+            return;
+        }
+        if (n <= 0) {
+            lane_end(c, n == 0 ? "the connection ended inside the answer" : strerror(errno));
+            return;
+        }
+        if (sse_reply_feed(&c->reply, bytes, (size_t)n, &err) != STATUS_OK) {
+            lane_end(c, err.text);
+            return;
+        }
+        if (c->reply.part == SSE_COMPLETE) {
+            lane_end(c, NULL);
+            return;
+        }
+    }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------- */
+
+static struct lane *free_lane(struct run *run)
+{
+    for (size_t i = 0; i < run->n_lanes; i++)
+        if (run->lanes[i]->fd < 0)
+            return run->lanes[i];
+    if (run->load->clients != 0 && run->n_lanes >= run->load->clients)
+        return NULL;
+    struct lane *c = xcalloc(1, sizeof(*c));
+    c->run = run;
+    c->fd = -1;
+    run->lanes = xreallocarray(run->lanes, run->n_lanes + 1, sizeof(struct lane *));
+    return run->lanes[run->n_lanes++] = c;
+}
+
+/* The time to the next arrival: exponential, from the seed. */
+static double arrival_gap(struct run *run)
+{
+    uint64_t z = run->random += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    return -log(((double)(z >> 11) + 0.5) * 0x1p-53) / run->load->rate;
+}
+
+/* Closed loop: a request for every free lane. False: there is no more to begin. */
+static void begin_closed(struct run *run)
+{
+    for (struct lane *c; run->begun < run->load->requests && (c = free_lane(run)) != NULL;)
+        lane_begin(c, 0);
+    if (run->begun == run->load->requests && run->begun - run->ended < run->n_lanes)
+        note_idle(run);
+}
+
+static void begin_open(struct run *run)
+{
+    for (struct lane *c;
+         run->begun < run->load->requests && run->due <= now_s() && (c = free_lane(run)) != NULL;) {
+        lane_begin(c, run->due);
+        run->due += arrival_gap(run);
+    }
+}
+
+static void end_late_ones(struct run *run)
+{
+    for (size_t i = 0; i < run->n_lanes; i++)
+        if (run->lanes[i]->fd >= 0 && run->now - run->lanes[i]->start > run->load->timeout)
+            lane_end(run->lanes[i], "no end within --timeout");
+}
+
+static int wait_ms(const struct run *run)
+{
+    double left = run->due - now_s();
+    if (run->load->rate == 0 || run->begun == run->load->requests || left > 0.2)
+        return 200;
+    return left > 0 ? (int)(left * 1000) : 0;
+}
+
+static void loop(struct run *run)
+{
+    struct epoll_event events[256];
+    struct load *l = run->load;
+    run->due = now_s();
+    while (run->ended < l->requests) {
+        if (l->rate > 0)
+            begin_open(run);
+        else
+            begin_closed(run);
+        int n = epoll_wait(run->epoll, events, 256, wait_ms(run));
+        run->now = now_s();
+        for (int i = 0; i < n; i++) {
+            struct lane *c = events[i].data.ptr;
+            if (c->fd >= 0 && (events[i].events & EPOLLOUT) != 0)
+                lane_write(c);
+            if (c->fd >= 0 && (events[i].events & ~(uint32_t)EPOLLOUT) != 0)
+                lane_read(c);
+        }
+        end_late_ones(run);
+    }
+}
+
+/* The first address that takes a connection, where a name has several; else the first. */
+static struct addrinfo *choose(struct addrinfo *all)
+{
+    for (struct addrinfo *a = all; all->ai_next != NULL && a != NULL; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool taken = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0;
+        if (fd >= 0)
+            close(fd);
+        if (taken)
+            return a;
+    }
+    return all;
+}
+
+enum status load_run(struct load *l, struct error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct run run = {.load = l, .random = l->prompts.seed};
+    struct rlimit files;
+    struct addrinfo *all;
+    int code = getaddrinfo(l->host, l->port, &hints, &all);
+    if (code != 0)
+        return error_set(err, STATUS_IO, "%s port %s: %s", l->host, l->port, gai_strerror(code));
+    run.address = choose(all);
+    run.epoll = epoll_create1(EPOLL_CLOEXEC);
+    check(run.epoll >= 0);
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    double start = now_s();
+    loop(&run);
+    l->wall = now_s() - start;
+    note_idle(&run);
+    for (size_t i = 0; i < run.n_lanes; i++) {
+        buffer_release(&run.lanes[i]->out);
+        free(run.lanes[i]);
+    }
+    free(run.lanes);
+    close(run.epoll);
+    freeaddrinfo(all);
+    return STATUS_OK;
+}
+
+void load_release(struct load *l)
+{
+    struct samples *all[] = {&l->ttft,    &l->gaps,          &l->whole,
+                             &l->refusal, &l->prompt_tokens, &l->request_rate};
+    for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        free(all[i]->values);
+    prompts_release(&l->prompts);
+}
