@@ -127,6 +127,10 @@ def step_fuzz():
     command('fuzz', ['tests/fuzz/run.sh', '600' if args.long else '15'], timeout=7200 if args.long else 900)
 
 
+def step_soak():
+    command('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], timeout=4500 if args.long else 120)
+
+
 steps = {name[5:]: function for name, function in list(globals().items()) if name.startswith('step_')}
 if args.list:
     print('\n'.join(steps))
