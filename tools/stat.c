@@ -29,7 +29,9 @@ static const char help[] =
     "  --json        one flat JSON object: every figure, histograms as _count, _mean, _p50, _p90, "
     "_p99;\n"
     "                \"state\" is the worker's own word, or stopped or dead (then \"last_state\" "
-    "has its last)\n"
+    "has its last);\n"
+    "                \"condition\" is how it is: ready, loading, draining, stalled, stopped, dead, "
+    "...\n"
     "  --all         detail figures, too\n"
     "  --dir DIR     where the files are; default: $RUNTIME_DIRECTORY, as root /run/tokenring,\n"
     "                else ${XDG_RUNTIME_DIR:-/tmp}/tokenring-$UID\n"
@@ -224,7 +226,12 @@ static void show_table(const struct stats_view *v, bool all)
     } else {
         print_since(since, sizeof(since),
                     v->now_ms > s->header.start_ms ? v->now_ms - s->header.start_ms : 0);
-        printf("running for %s\n", since);
+        printf("running for %s", since);
+        if (v->condition == STATS_CONDITION_STALLED) {
+            print_since(since, sizeof(since), stats_view_age_ms(v));
+            printf(", but no sign of life for %s", since);
+        }
+        putchar('\n');
     }
     for (unsigned i = 0; stats_point_at(s, i, &p); i++) {
         if (p.level == STATS_DETAIL && !all)

@@ -60,10 +60,9 @@ unsigned utf8_length(const unsigned char *p)
 
 /* ---- JSON ----------------------------------------------------------------------------------------------- */
 
-static void json_string(struct stats_out *out, const char *text)
+static void json_escaped(struct stats_out *out, const char *text)
 {
     char escaped[8];
-    out_text(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
         unsigned n = utf8_length(p);
         if (n == 0) {
@@ -79,6 +78,12 @@ static void json_string(struct stats_out *out, const char *text)
             p += n;
         }
     }
+}
+
+static void json_string(struct stats_out *out, const char *text)
+{
+    out_text(out, "\"");
+    json_escaped(out, text);
     out_text(out, "\"");
 }
 
@@ -86,7 +91,7 @@ static void json_string(struct stats_out *out, const char *text)
 static void json_key(struct stats_out *out, const char *name, const char *more)
 {
     out_text(out, ",\n\"");
-    out_text(out, name);
+    json_escaped(out, name);
     out_text(out, more);
     out_text(out, "\": ");
 }
