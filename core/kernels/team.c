@@ -118,6 +118,15 @@ static void publish_stage(struct team *t)
         futex_wake_all(ticket_stage_word(t));
 }
 
+/* Items to take of `left`: chunks shrink to a quarter towards the end of a stage, so that its last ones end together. */
+static uint32_t share(uint32_t left, uint32_t chunk, uint32_t threads)
+{
+    uint32_t take = left / (2 * threads), least = (chunk + 3) / 4;
+    take = take < least ? least : take;
+    take = take < chunk ? take : chunk;
+    return take < left ? take : left;
+}
+
 bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t *begin,
                uint32_t *end)
 {
@@ -146,7 +155,7 @@ bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t 
             wait_stage(t, me->stage);
             break;
         } else {
-            const uint32_t take = total - next < chunk ? total - next : chunk;
+            const uint32_t take = share(total - next, chunk, t->size);
             if (atomic_compare_exchange_weak(&t->ticket, &ticket, ticket + take)) {
                 *begin = next;
                 *end = next + take;
