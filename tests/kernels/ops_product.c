@@ -138,6 +138,7 @@ static void check_product(const struct pair *pair)
             compare(pair, &p, want, p0, p1, 2, 9, false, "panels");
         }
     compare(pair, &p, want, 2, 2, 0, 3, false, "no panels");
+    compare(pair, &p, want, 0, p.w.panels, 0, 67, false, "the same again");
     free(want);
     problem_free(&p);
 
