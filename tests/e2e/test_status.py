@@ -41,6 +41,18 @@ class Status(Site):
         return exposition.parse(reply.body.decode())
 
 
+made = None  # the folder of a model that takes its time: to load, and some milliseconds a token
+
+
+def slow_model():
+    global made
+    if made is None:
+        made = tempfile.TemporaryDirectory(prefix='tokenring-made-')
+        subprocess.run([build / 'tokenring', 'synth', '-o', f'{made.name}/made.gguf', '--layers', '6', '--dim', '1024', '--ffn', '2816', '--heads', '16', '--vocab', '512'],
+                       check=True, stdout=subprocess.DEVNULL)
+    return f'{made.name}/made.gguf'
+
+
 def complete(site, n=5):
     reply = site.post(TEXT, {'prompt': [1, 403, 407], 'max_tokens': n, 'ignore_eos': True})
     assert reply.status == 200, reply.body
@@ -77,7 +89,7 @@ def test_figures():
 
 
 def test_kv_use_and_running_while_streaming():
-    with Status(stories(), kv_memory='8m') as site:
+    with Status(slow_model()) as site:
         stream = site.stream(TEXT, {'prompt': [1, 403, 407], 'max_tokens': 400, 'ignore_eos': True})
         stream.read_all(lambda s: len(s.events) >= 3)
         seen = []
@@ -136,6 +148,24 @@ def test_stopped_killed_and_back():
         assert site.health() == (503, 'dead')
 
 
+def test_stopped_in_mid_stream():
+    """Requests hang on the stopped worker; the status answers at once and says what it was at."""
+    with Status(slow_model()) as site:
+        stream = site.stream(TEXT, {'prompt': [1, 403, 407], 'max_tokens': 500, 'ignore_eos': True})
+        stream.read_all(lambda s: len(s.events) >= 3)
+        site.worker.send_signal(signal.SIGSTOP)
+        wait_for('it is seen to be stopped', lambda: site.health() == (503, 'stopped'), 5)
+        samples = site.metrics()
+        assert exposition.value(samples, 'num_requests_running') == 1 and exposition.value(samples, 'kv_pages_used') >= 1
+        made = exposition.value(samples, 'generation_tokens_total')
+        time.sleep(0.3)
+        assert 3 <= made == site.workers()['e2e']['completion_tokens_total'] < 500
+        site.worker.send_signal(signal.SIGCONT)
+        stream.read_all()
+        assert stream.done and stream.finish == ['length'], stream.finish
+        wait_for('it is seen to go on', lambda: site.health() == (200, 'ok'), 5)
+
+
 def test_no_sign_of_life():
     """A process that lives and publishes nothing any more: its interval says when that is too long."""
     with Status(stories()) as site:
@@ -162,7 +192,7 @@ def test_no_sign_of_life():
 
 
 def test_draining():
-    with Status(stories()) as site:
+    with Status(slow_model()) as site:
         stream = site.stream(TEXT, {'prompt': [1, 403], 'max_tokens': 480, 'ignore_eos': True})
         stream.read_all(lambda s: len(s.events) >= 2)
         site.worker.send_signal(signal.SIGTERM)
@@ -177,15 +207,11 @@ def test_draining():
 
 
 def test_loading():
-    with tempfile.TemporaryDirectory() as folder:
-        model = f'{folder}/made.gguf'
-        subprocess.run([build / 'tokenring', 'synth', '-o', model, '--layers', '6', '--dim', '1024', '--ffn', '2816', '--heads', '16', '--vocab', '512'], check=True,
-                       stdout=subprocess.DEVNULL)
-        with Status(model, wait=False) as site:
-            states = []
-            wait_for('ready', lambda: states.append(site.health()) or (200, 'ok') in states, every=0.001)
-            assert (503, 'loading') in states, states
-            assert set(states) <= {(503, 'missing'), (503, 'starting'), (503, 'loading'), (200, 'ok')}, states
+    with Status(slow_model(), wait=False) as site:
+        states = []
+        wait_for('ready', lambda: states.append(site.health()) or (200, 'ok') in states, every=0.001)
+        assert (503, 'loading') in states, states
+        assert set(states) <= {(503, 'missing'), (503, 'starting'), (503, 'loading'), (200, 'ok')}, states
 
 
 def test_missing_damaged_and_two_workers():
