@@ -62,20 +62,21 @@ void publish_channel_closed(struct worker *w, const struct channel *c)
 void publish_request_ended(struct worker *w, const struct stream *s, unsigned status)
 {
     enum stats_id stat;
-    if (s->endpoint != API_CHAT && s->endpoint != API_COMPLETIONS)
+    if (s->endpoint != API_CHAT && s->endpoint != API_COMPLETIONS) {
         stat = STAT_requests_other;
-    else if (s->ended && s->failure == STATUS_OK) {
+    } else if (s->ended && s->failure == STATUS_OK) {
         /* a finish reason, counted by it, whether all of it was read or not */
         stats_record(w->stats, STATS_CELL_LOOP, STAT_request_time, clock_ns() - s->arrival_ns);
         return;
-    } else if (status == 499)
+    } else if (status == 499) {
         stat = STAT_requests_cancelled;
-    else if (s->admitted)
+    } else if (s->admitted) {
         stat = STAT_requests_failed;
-    else
+    } else {
         stat = status_http(s->failure) == 503  ? STAT_requests_refused
                : status_http(s->failure) < 500 ? STAT_requests_invalid
                                                : STAT_requests_failed;
+    }
     stats_add(w->stats, STATS_CELL_LOOP, stat, 1);
 }
 

@@ -375,6 +375,47 @@ START_TEST(violation_costs_one_channel)
 }
 END_TEST
 
+START_TEST(garbage_frames)
+{
+    uint32_t seed = 4711;
+    usleep(100000);
+    unsigned fds = daemon_fds(&d);
+    for (int round = 0; round < 150; round++) {
+        struct client bad;
+        struct call calls[3];
+        ck_assert_msg(client_open(&bad, d.socket), "%s", bad.error);
+        for (int i = 0; i < 3; i++)
+            ck_assert(client_send(&bad, &calls[i], "POST", ECHO "?events=50&gap_ms=1", NULL,
+                                  slice_of("x"), i == 2));
+        for (int i = 0; i < 8 && !bad.dead; i++) {
+            /* mostly plausible: known types, ids that live, then anything */
+            seed = seed * 1664525 + 1013904223;
+            uint32_t len = (seed >> 8) % 300, pick = (seed >> 20) % 4;
+            uint8_t *room = ring_writer_reserve(&bad.channel.writer, len, false);
+            ck_assert_ptr_nonnull(room);
+            for (uint32_t k = 0; k < len; k++)
+                room[k] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+            uint32_t id = pick < 3 && calls[pick].stream != NULL ? calls[pick].stream->id : seed;
+            ring_writer_commit(&bad.channel.writer, (uint8_t)((seed >> 4) % 10),
+                               (uint8_t)((seed >> 13) % 9), id, (seed >> 5) % 5 == 0 ? seed : 0,
+                               len);
+            client_turn(&bad, 0);
+        }
+        client_turn(&bad, 1);
+        client_close(&bad);
+        for (int i = 0; i < 3; i++)
+            call_release(&calls[i]);
+    }
+    daemon_expect(&d, "channels", 1);
+    daemon_expect(&d, "streams", 0);
+    ck_assert_uint_gt(daemon_stat(&d, "protocol_errors"), 50);
+    ck_assert_str_eq(daemon_health(&d), "ok");
+    for (int i = 0; i < 100 && daemon_fds(&d) != fds; i++)
+        usleep(20000);
+    ck_assert_uint_eq(daemon_fds(&d), fds);
+}
+END_TEST
+
 START_TEST(killed_client)
 {
     pid_t child = fork();
@@ -657,6 +698,7 @@ int main(void)
     tcase_add_test(tc, full_ring);
     tcase_add_test(tc, bad_hellos);
     tcase_add_test(tc, violation_costs_one_channel);
+    tcase_add_test(tc, garbage_frames);
     tcase_add_test(tc, killed_client);
     tcase_add_test(tc, random_aborts);
     tcase_add_test(tc, term_drains);
