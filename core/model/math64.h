@@ -22,30 +22,39 @@ static inline uint64_t math64_bits(double x)
     return bits;
 }
 
-/* eˣ for x ≤ 700; below −700 the value at −700. Branch-free, so that loops over it vectorise. */
+#define MATH64_MAGIC 0x1.8p52
+#define MATH64_LOG2E 0x1.71547652b82fep0
+#define MATH64_LN2_HIGH 0x1.62e42feep-1
+#define MATH64_LN2_LOW 0x1.a39ef35793c76p-33
+#define MATH64_EXP_LEAST (-700.0)
+#define MATH64_EXP_TERMS 14u
+
+/* 1/13!, 1/12!, … 1/0! */
+static const double math64_exp_terms[MATH64_EXP_TERMS] = {1.0 / 6227020800.0,
+                                                          1.0 / 479001600.0,
+                                                          1.0 / 39916800.0,
+                                                          1.0 / 3628800.0,
+                                                          1.0 / 362880.0,
+                                                          1.0 / 40320.0,
+                                                          1.0 / 5040.0,
+                                                          1.0 / 720.0,
+                                                          1.0 / 120.0,
+                                                          1.0 / 24.0,
+                                                          1.0 / 6.0,
+                                                          0.5,
+                                                          1.0,
+                                                          1.0};
+
+/* eˣ for x ≤ 700; below −700 the value at −700. */
 static inline double math64_exp(double x)
 {
     /* x = k·ln 2 + r; adding 1.5·2⁵² leaves round(x / ln 2) in the low bits. */
-    const double magic = 0x1.8p52, log2e = 0x1.71547652b82fep0;
-    const double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
-    x = x > -700.0 ? x : -700.0;
-    double shifted = x * log2e + magic;
-    double k = shifted - magic;
-    double r = (x - k * ln2_high) - k * ln2_low;
-    double p = 1.0 / 6227020800.0;
-    p = p * r + 1.0 / 479001600.0;
-    p = p * r + 1.0 / 39916800.0;
-    p = p * r + 1.0 / 3628800.0;
-    p = p * r + 1.0 / 362880.0;
-    p = p * r + 1.0 / 40320.0;
-    p = p * r + 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
+    x = x > MATH64_EXP_LEAST ? x : MATH64_EXP_LEAST;
+    double shifted = x * MATH64_LOG2E + MATH64_MAGIC, k = shifted - MATH64_MAGIC;
+    double r = (x - k * MATH64_LN2_HIGH) - k * MATH64_LN2_LOW;
+    double p = math64_exp_terms[0];
+    for (unsigned i = 1; i < MATH64_EXP_TERMS; i++)
+        p = p * r + math64_exp_terms[i];
     /* 2ᵏ by the exponent field: the low bits of `shifted` are k, its high ones fall out. */
     return p * math64_from_bits((math64_bits(shifted) + 1023) << 52);
 }
@@ -64,8 +73,7 @@ static inline double math64_ln(double x)
     double s = (m - 1.0) / (m + 1.0), z = s * s, sum = 0;
     for (int odd = 23; odd >= 3; odd -= 2)
         sum = (sum + 1.0 / odd) * z;
-    const double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
-    return (double)k * ln2_high + (2.0 * s + (2.0 * s * sum + (double)k * ln2_low));
+    return (double)k * MATH64_LN2_HIGH + (2.0 * s + (2.0 * s * sum + (double)k * MATH64_LN2_LOW));
 }
 
 /* Sine and cosine of 0 ≤ x < 2³⁰. */

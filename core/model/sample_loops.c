@@ -5,6 +5,8 @@
 #include <immintrin.h>
 #endif
 
+#include <string.h>
+
 #include "core/model/math64.h"
 
 /* Philox in lanes of 64 bits, of which the low 32 count: a lane's product with a constant is one
@@ -74,20 +76,38 @@ static uint32_t philox(uint64_t seed, uint64_t position, uint32_t token, uint32_
 }
 
 #define LANES 8u
+typedef float floats __attribute__((vector_size(LANES * sizeof(float))));
+typedef double doubles __attribute__((vector_size(LANES * sizeof(double))));
+typedef uint64_t bits __attribute__((vector_size(LANES * sizeof(uint64_t))));
+
+/* math64_exp in each lane, step by step the same. */
+static inline void exp_lanes(doubles *x)
+{
+    const doubles zero = {0}, low = zero + MATH64_EXP_LEAST;
+    bits above = (bits)(*x > low);
+    doubles clipped = (doubles)(((bits)*x & above) | ((bits)low & ~above));
+    doubles shifted = clipped * MATH64_LOG2E + MATH64_MAGIC, k = shifted - MATH64_MAGIC;
+    doubles r = (clipped - k * MATH64_LN2_HIGH) - k * MATH64_LN2_LOW;
+    doubles p = zero + math64_exp_terms[0];
+    for (unsigned i = 1; i < MATH64_EXP_TERMS; i++)
+        p = p * r + math64_exp_terms[i];
+    *x = p * (doubles)(((bits)shifted + 1023) << 52);
+}
 
 static double exp_sum(const float *x, uint32_t n, double scale, double max)
 {
-    double lane[LANES] = {0};
+    doubles sum = {0};
     uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES; j++)
-            lane[j] += math64_exp((double)x[i + j] * scale - max);
+    for (; i + LANES <= n; i += LANES) {
+        floats f;
+        memcpy(&f, x + i, sizeof f);
+        doubles z = __builtin_convertvector(f, doubles) * scale - max;
+        exp_lanes(&z);
+        sum += z;
+    }
     for (uint32_t j = 0; i + j < n; j++)
-        lane[j] += math64_exp((double)x[i + j] * scale - max);
-    for (uint32_t half = LANES / 2; half > 0; half /= 2)
-        for (uint32_t j = 0; j < half; j++)
-            lane[j] += lane[j + half];
-    return lane[0];
+        sum[j] += math64_exp((double)x[i + j] * scale - max);
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
 const struct sample_loops SAMPLE_LOOPS = {philox, exp_sum};
