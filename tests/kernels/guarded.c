@@ -45,7 +45,9 @@ struct guarded guarded_new(size_t size, size_t align)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct guarded g = {.size = size};
 
-    g.map_size = (size + align + page - 1) / page * page;
+    /* Powers of two, so that kept mappings fit again. */
+    for (g.map_size = page; g.map_size < size + align; g.map_size *= 2)
+        ;
     g.map = map_take(g.map_size);
     memset(g.map, CANARY, g.map_size);
     g.data = g.map + ((g.map_size - size) & ~(align - 1));
@@ -73,7 +75,11 @@ void guarded_free(struct guarded *g)
             kept[i].size = g->map_size;
             return;
         }
-    munmap(g->map, g->map_size + (size_t)sysconf(_SC_PAGESIZE));
+    static size_t victim;
+    victim = (victim + 1) % KEPT;
+    munmap(kept[victim].map, kept[victim].size + (size_t)sysconf(_SC_PAGESIZE));
+    kept[victim].map = g->map;
+    kept[victim].size = g->map_size;
 }
 
 uint64_t kernel_seed(void)

@@ -8,6 +8,7 @@
 #include "bench.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/half.h"
+#include "expect.h"
 #include "guarded.h"
 #include "pairs.h"
 
@@ -49,10 +50,10 @@ static void check_store(const struct pair *pair)
                             bits_to_f32((rng_next(&r) & 0x9fffffff) | 0x20000000u);
                 store_slot(&pair->scalar, pair->op)(want.data, ranges[j].pos, n, x.data, ldx, dim);
                 store_slot(&pair->kernels, pair->op)(got.data, ranges[j].pos, n, x.data, ldx, dim);
-                ck_assert_msg(memcmp(want.data, got.data, want.size) == 0,
-                              "%s/%s dim=%u pos=%u n=%u fill=%s", pair->op->name,
-                              pair->kernels.tier, dim, ranges[j].pos, n, fill_names[f]);
-                ck_assert(guarded_intact(&x) && guarded_intact(&got));
+                expect_msg(memcmp(want.data, got.data, want.size) == 0,
+                           "%s/%s dim=%u pos=%u n=%u fill=%s", pair->op->name, pair->kernels.tier,
+                           dim, ranges[j].pos, n, fill_names[f]);
+                expect(guarded_intact(&x) && guarded_intact(&got));
                 guarded_free(&x);
                 guarded_free(&want);
                 guarded_free(&got);
@@ -96,12 +97,12 @@ static struct scene scene_make(const struct kernels *k, enum kv_type type, uint3
 static void scene_free(struct scene *s)
 {
     for (uint32_t t = 0; t < s->run.tiles; t++) {
-        ck_assert(guarded_intact(&s->k[t]) && guarded_intact(&s->v[t]));
+        expect(guarded_intact(&s->k[t]) && guarded_intact(&s->v[t]));
         guarded_free(&s->k[t]);
         guarded_free(&s->v[t]);
     }
     for (uint32_t i = 0; i < QUERIES; i++) {
-        ck_assert(guarded_intact(&s->q[i]) && guarded_intact(&s->out[i]));
+        expect(guarded_intact(&s->q[i]) && guarded_intact(&s->out[i]));
         guarded_free(&s->q[i]);
         guarded_free(&s->out[i]);
     }
@@ -141,16 +142,16 @@ static void compare_queries(const struct pair *pair, struct scene *s, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         const struct attention_query *q = &s->queries[i];
         /* With a score that isn't finite the sum is NaN and the maximum means nothing. */
-        ck_assert_msg((isnan(want[i].sum) || same_float(q->max, want[i].max)) &&
-                          same_float(q->sum, want[i].sum),
-                      "%s/%s fill=%s dim=%u n=%u query %u count=%u: max %a sum %a, want %a %a",
-                      pair->op->name, pair->kernels.tier, fill, s->run.dim, n, i, q->count,
-                      (double)q->max, (double)q->sum, (double)want[i].max, (double)want[i].sum);
+        expect_msg((isnan(want[i].sum) || same_float(q->max, want[i].max)) &&
+                       same_float(q->sum, want[i].sum),
+                   "%s/%s fill=%s dim=%u n=%u query %u count=%u: max %a sum %a, want %a %a",
+                   pair->op->name, pair->kernels.tier, fill, s->run.dim, n, i, q->count,
+                   (double)q->max, (double)q->sum, (double)want[i].max, (double)want[i].sum);
         for (uint32_t d = 0; d < s->run.dim; d++)
-            ck_assert_msg(same_float(q->out[d], want[i].out[d]),
-                          "%s/%s fill=%s dim=%u n=%u query %u count=%u out[%u]: %a, want %a",
-                          pair->op->name, pair->kernels.tier, fill, s->run.dim, n, i, q->count, d,
-                          (double)q->out[d], (double)want[i].out[d]);
+            expect_msg(same_float(q->out[d], want[i].out[d]),
+                       "%s/%s fill=%s dim=%u n=%u query %u count=%u out[%u]: %a, want %a",
+                       pair->op->name, pair->kernels.tier, fill, s->run.dim, n, i, q->count, d,
+                       (double)q->out[d], (double)want[i].out[d]);
     }
     free(out);
 }
@@ -178,8 +179,8 @@ static void check_attention(const struct pair *pair)
             poison(&s, type, largest);
             compare_queries(pair, &s, QUERIES, "unread positions NaN");
             for (uint32_t j = 0; j < QUERIES; j++)
-                ck_assert(s.queries[j].count == 0 || f == FILL_HUGE || isfinite(s.queries[j].sum));
-            ck_assert(s.queries[3].sum == 0.0f && s.queries[3].max == -INFINITY);
+                expect(s.queries[j].count == 0 || f == FILL_HUGE || isfinite(s.queries[j].sum));
+            expect(s.queries[3].sum == 0.0f && s.queries[3].max == -INFINITY);
             scene_free(&s);
         }
 }
@@ -242,17 +243,17 @@ static void check_merge(const struct pair *pair)
                                              dim);
                 pair->kernels.attention_merge(&max[1], &sum[1], b.data, run_max, run_sum, run.data,
                                               dim);
-                ck_assert(same_float(max[0], max[1]) && same_float(sum[0], sum[1]));
-                ck_assert_msg(memcmp(a.data, b.data, a.size) == 0, "merge/%s dim=%u",
-                              pair->kernels.tier, dim);
+                expect(same_float(max[0], max[1]) && same_float(sum[0], sum[1]));
+                expect_msg(memcmp(a.data, b.data, a.size) == 0, "merge/%s dim=%u",
+                           pair->kernels.tier, dim);
             }
             if (sum[0] > 0) {
                 pair->scalar.attention_finish(a.data, sum[0], dim);
                 pair->kernels.attention_finish(b.data, sum[1], dim);
-                ck_assert_msg(memcmp(a.data, b.data, a.size) == 0, "finish/%s dim=%u",
-                              pair->kernels.tier, dim);
+                expect_msg(memcmp(a.data, b.data, a.size) == 0, "finish/%s dim=%u",
+                           pair->kernels.tier, dim);
             }
-            ck_assert(guarded_intact(&run) && guarded_intact(&b));
+            expect(guarded_intact(&run) && guarded_intact(&b));
             guarded_free(&run);
             guarded_free(&a);
             guarded_free(&b);
@@ -266,7 +267,7 @@ static void oracle_merge(const struct op *op, const struct kernels *k)
     k->attention_merge(&max, &sum, out, 1.0f, 2.0f, first, 2);
     k->attention_merge(&max, &sum, out, 2.0f, 4.0f, second, 2);
     k->attention_merge(&max, &sum, out, -INFINITY, 0.0f, second, 2);
-    ck_assert_msg(max == 2.0f, "%s: max %g", op->name, (double)max);
+    expect_msg(max == 2.0f, "%s: max %g", op->name, (double)max);
     ck_assert_double_le(fabs((double)sum - (2 * exp(-1) + 4)), 1e-6);
     ck_assert_double_le(fabs((double)out[0] - (exp(-1) + 3)), 1e-6);
     ck_assert_double_le(fabs((double)out[1] - (2 * exp(-1) - 1)), 1e-6);

@@ -9,6 +9,7 @@
 #include "bench.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/half.h"
+#include "expect.h"
 #include "guarded.h"
 #include "pairs.h"
 
@@ -34,23 +35,22 @@ static struct problem problem_make(const struct kernels *k, enum weight_type typ
         fill_row(type, (uint8_t *)p.source.data + i * row_bytes, cols, wf, r);
     p.panels = guarded_new(matrix_bytes(type, rows, cols), 64);
     struct error err = {0};
-    ck_assert_msg(matrix_init(&p.w, type, rows, cols, p.panels.data, &err) == STATUS_OK, "%s",
-                  err.text);
-    ck_assert_msg(matrix_repack(&p.w, p.source.data, 0, p.w.panels, &err) == STATUS_OK, "%s",
-                  err.text);
+    expect_msg(matrix_init(&p.w, type, rows, cols, p.panels.data, &err) == STATUS_OK, "%s",
+               err.text);
+    expect_msg(matrix_repack(&p.w, p.source.data, 0, p.w.panels, &err) == STATUS_OK, "%s",
+               err.text);
     p.packed = guarded_new(n * acts_stride(kind, cols), 64);
     p.x = acts_make(kind, cols, p.packed.data);
     p.plain = xcalloc((size_t)n * cols, sizeof(float));
     fill_floats(p.plain, (size_t)n * cols, xf, r);
     for (uint32_t c = 0; c < n; c++)
-        ck_assert(k->pack[kind](p.plain + (size_t)c * cols, cols, acts_column(&p.x, c)));
+        expect(k->pack[kind](p.plain + (size_t)c * cols, cols, acts_column(&p.x, c)));
     return p;
 }
 
 static void problem_free(struct problem *p)
 {
-    ck_assert(guarded_intact(&p->source) && guarded_intact(&p->panels) &&
-              guarded_intact(&p->packed));
+    expect(guarded_intact(&p->source) && guarded_intact(&p->panels) && guarded_intact(&p->packed));
     guarded_free(&p->source);
     guarded_free(&p->panels);
     guarded_free(&p->packed);
@@ -80,18 +80,18 @@ static void compare(const struct pair *pair, const struct problem *p, const floa
             const bool written = r / PANEL_ROWS >= p0 && r / PANEL_ROWS < p1;
             const float product = want[(size_t)(c0 + c) * p->w.rows + r];
             const float expected = !written ? before : add ? before + product : product;
-            ck_assert_msg(same_float(out[c * ldy + r], expected),
-                          "%s/%s %s rows=%u cols=%u panels=[%u,%u) c0=%u n=%u add=%d, row %u "
-                          "column %u: %a, want %a (seed %llu)",
-                          pair->op->name, pair->kernels.tier, what, p->w.rows, p->w.cols, p0, p1,
-                          c0, n, add, r, c, (double)out[c * ldy + r], (double)expected,
-                          (unsigned long long)kernel_seed());
+            expect_msg(same_float(out[c * ldy + r], expected),
+                       "%s/%s %s rows=%u cols=%u panels=[%u,%u) c0=%u n=%u add=%d, row %u "
+                       "column %u: %a, want %a (seed %llu)",
+                       pair->op->name, pair->kernels.tier, what, p->w.rows, p->w.cols, p0, p1, c0,
+                       n, add, r, c, (double)out[c * ldy + r], (double)expected,
+                       (unsigned long long)kernel_seed());
         }
     for (uint32_t c = 0; c + 1 < n; c++)
         for (uint32_t r = p->w.rows; r < ldy; r++)
-            ck_assert_msg(out[c * ldy + r] == before, "%s/%s writes behind a column's rows",
-                          pair->op->name, pair->kernels.tier);
-    ck_assert(guarded_intact(&y));
+            expect_msg(out[c * ldy + r] == before, "%s/%s writes behind a column's rows",
+                       pair->op->name, pair->kernels.tier);
+    expect(guarded_intact(&y));
     guarded_free(&y);
 }
 
@@ -187,9 +187,9 @@ static void oracle_product(const struct op *op, const struct kernels *k)
             }
             /* Two roundings a block and half, minimums counted at their full size. */
             double bound = 0x1p-23 * (2.0 * cols / 16 + 8) * (size + 1e-3) * 4;
-            ck_assert_msg(fabs(sum - (double)y[(size_t)c * rows + r]) <= bound,
-                          "%s/scalar row %u column %u: %.9g, want %.9g (bound %.3g)", op->name, r,
-                          c, (double)y[(size_t)c * rows + r], sum, bound);
+            expect_msg(fabs(sum - (double)y[(size_t)c * rows + r]) <= bound,
+                       "%s/scalar row %u column %u: %.9g, want %.9g (bound %.3g)", op->name, r, c,
+                       (double)y[(size_t)c * rows + r], sum, bound);
         }
     }
     free(row);

@@ -10,6 +10,7 @@
 #include "bench.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/half.h"
+#include "expect.h"
 #include "guarded.h"
 #include "pairs.h"
 
@@ -26,9 +27,9 @@ static void same_floats(const struct pair *pair, const float *got, const float *
                         const char *what)
 {
     for (size_t i = 0; i < n; i++)
-        ck_assert_msg(same_float(got[i], want[i]), "%s/%s %s n=%zu [%zu]: %a, want %a (seed %llu)",
-                      pair->op->name, pair->kernels.tier, what, n, i, (double)got[i],
-                      (double)want[i], (unsigned long long)kernel_seed());
+        expect_msg(same_float(got[i], want[i]), "%s/%s %s n=%zu [%zu]: %a, want %a (seed %llu)",
+                   pair->op->name, pair->kernels.tier, what, n, i, (double)got[i], (double)want[i],
+                   (unsigned long long)kernel_seed());
 }
 
 static void check_pack(const struct pair *pair)
@@ -58,14 +59,14 @@ static void check_pack(const struct pair *pair)
                 want = pair->scalar.pack[kind](x.data, n, a.data);
                 got = pair->kernels.pack[kind](x.data, n, b.data);
             }
-            ck_assert_msg(want == got && (f < FILL_COUNT || !got),
-                          "%s/%s n=%u fill %u: finite %d, want %d", pair->op->name,
-                          pair->kernels.tier, n, f, got, want);
-            ck_assert_msg(memcmp(a.data, b.data, a.size) == 0,
-                          "%s/%s n=%u fill=%s differs (seed %llu)", pair->op->name,
-                          pair->kernels.tier, n, f < FILL_COUNT ? fill_names[f] : "not finite",
-                          (unsigned long long)kernel_seed());
-            ck_assert(guarded_intact(&x) && guarded_intact(&w) && guarded_intact(&b));
+            expect_msg(want == got && (f < FILL_COUNT || !got),
+                       "%s/%s n=%u fill %u: finite %d, want %d", pair->op->name, pair->kernels.tier,
+                       n, f, got, want);
+            expect_msg(memcmp(a.data, b.data, a.size) == 0,
+                       "%s/%s n=%u fill=%s differs (seed %llu)", pair->op->name, pair->kernels.tier,
+                       n, f < FILL_COUNT ? fill_names[f] : "not finite",
+                       (unsigned long long)kernel_seed());
+            expect(guarded_intact(&x) && guarded_intact(&w) && guarded_intact(&b));
             guarded_free(&x);
             guarded_free(&w);
             guarded_free(&a);
@@ -81,18 +82,18 @@ static void oracle_pack(const struct op *op, const struct kernels *k)
     struct act_block blocks[3]; /* a column of 64 is two, padded to cache lines */
     x[20] = 3;
     (void)op;
-    ck_assert(k->pack[ACTS_Q8](x, 64, blocks));
+    expect(k->pack[ACTS_Q8](x, 64, blocks));
     ck_assert_mem_eq(blocks[0].q, want, sizeof(want));
-    ck_assert(blocks[0].d == 1.0f && blocks[0].q[20] == 3);
+    expect(blocks[0].d == 1.0f && blocks[0].q[20] == 3);
     ck_assert_int_eq(blocks[0].seed16, -8 * (127 + 2 + 2 - 2 - 127 + 126));
     ck_assert_int_eq(blocks[0].seed, blocks[0].seed16 - 24);
-    ck_assert(blocks[0].dsum == 131.0f);
-    ck_assert(blocks[1].d == 0.0f && blocks[1].seed == 0);
+    expect(blocks[0].dsum == 131.0f);
+    expect(blocks[1].d == 0.0f && blocks[1].seed == 0);
     x[0] = 1e-31f;
     for (int i = 1; i < 32; i++)
         x[i] = 0;
-    ck_assert(k->pack[ACTS_Q8](x, 64, blocks));
-    ck_assert(blocks[0].d == 0.0f && blocks[0].q[0] == 0);
+    expect(k->pack[ACTS_Q8](x, 64, blocks));
+    expect(blocks[0].d == 0.0f && blocks[0].q[0] == 0);
 }
 
 static void oracle_norm_pack(const struct op *op, const struct kernels *k)
@@ -112,7 +113,7 @@ static void oracle_norm_pack(const struct op *op, const struct kernels *k)
         double want = (double)x[i] / sqrt(ss / 96 + 1e-5) * (double)w[i];
         ck_assert_double_le(fabs((double)y[i] - want), 1e-6 * (fabs(want) + 1e-6));
     }
-    ck_assert(k->norm_pack[kind](x, w, 1e-5f, 96, dst) && k->pack[kind](y, 96, other));
+    expect(k->norm_pack[kind](x, w, 1e-5f, 96, dst) && k->pack[kind](y, 96, other));
     ck_assert_mem_eq(dst, other, acts_stride(kind, 96));
     (void)packed;
     free(dst);
@@ -153,8 +154,8 @@ static void check_elementwise(const struct pair *pair)
                 const float max = pair->scalar.max(a.data, n);
                 const float s = pair->scalar.exp_sum(want, a.data, n, max);
                 const float t = pair->kernels.exp_sum(y, a.data, n, max);
-                ck_assert_msg(same_float(s, t), "%s/%s n=%u fill=%s: sum %a, want %a", name,
-                              pair->kernels.tier, n, fill_names[f], (double)t, (double)s);
+                expect_msg(same_float(s, t), "%s/%s n=%u fill=%s: sum %a, want %a", name,
+                           pair->kernels.tier, n, fill_names[f], (double)t, (double)s);
             }
             same_floats(pair, y, want, n, fill_names[f]);
             /* In place. */
@@ -165,7 +166,7 @@ static void check_elementwise(const struct pair *pair)
                 pair->kernels.silu_mul(a.data, a.data, b.data, n);
                 same_floats(pair, a.data, want, n, "in place");
             }
-            ck_assert(guarded_intact(&a) && guarded_intact(&b) && guarded_intact(&got));
+            expect(guarded_intact(&a) && guarded_intact(&b) && guarded_intact(&got));
             guarded_free(&a);
             guarded_free(&b);
             guarded_free(&got);
@@ -178,11 +179,11 @@ static void oracle_exp(const struct op *op, const struct kernels *k)
     const float ends[] = {0.0f, -0.0f, -87.31f, -1000.0f, -INFINITY, 88.37f, 1000.0f, INFINITY};
     float y[8], x;
     k->exp(y, ends, 8);
-    ck_assert(y[0] == 1.0f && y[1] == 1.0f && y[2] == 0.0f && y[3] == 0.0f && y[4] == 0.0f);
-    ck_assert(isfinite(y[5]) && y[6] == y[5] && y[7] == y[5]);
+    expect(y[0] == 1.0f && y[1] == 1.0f && y[2] == 0.0f && y[3] == 0.0f && y[4] == 0.0f);
+    expect(isfinite(y[5]) && y[6] == y[5] && y[7] == y[5]);
     x = NAN;
     k->exp(&x, &x, 1);
-    ck_assert(isnan(x));
+    expect(isnan(x));
     double worst = 0;
     for (double v = -87.2; v < 88.3; v += 0.000731) {
         x = (float)v;
@@ -190,7 +191,7 @@ static void oracle_exp(const struct op *op, const struct kernels *k)
         double want = exp((double)x), error = fabs((double)y[0] - want) / want;
         worst = error > worst ? error : worst;
     }
-    ck_assert_msg(worst <= 2e-7, "%s: relative error %.3g", op->name, worst);
+    expect_msg(worst <= 2e-7, "%s: relative error %.3g", op->name, worst);
 }
 
 static void oracle_silu(const struct op *op, const struct kernels *k)
@@ -199,8 +200,8 @@ static void oracle_silu(const struct op *op, const struct kernels *k)
         float x = (float)v, up = 1.5f, y;
         k->silu_mul(&y, &x, &up, 1);
         double want = (double)x / (1 + exp(-(double)x)) * 1.5;
-        ck_assert_msg(fabs((double)y - want) <= 5e-7 * fabs(want), "%s(%g) = %.9g, want %.9g",
-                      op->name, v, (double)y, want);
+        expect_msg(fabs((double)y - want) <= 5e-7 * fabs(want), "%s(%g) = %.9g, want %.9g",
+                   op->name, v, (double)y, want);
     }
 }
 
@@ -231,7 +232,7 @@ static void check_rope(const struct pair *pair)
                 pair->kernels.rope_neox(x.data, heads, shapes[i].dim, c.data, s.data, pairs);
             }
             same_floats(pair, x.data, want, n, "rope");
-            ck_assert(guarded_intact(&x) && guarded_intact(&c) && guarded_intact(&s));
+            expect(guarded_intact(&x) && guarded_intact(&c) && guarded_intact(&s));
             guarded_free(&x);
             guarded_free(&c);
             guarded_free(&s);
@@ -245,11 +246,11 @@ static void oracle_rope(const struct op *op, const struct kernels *k)
     const float c[2] = {0.6f, 0}, s[2] = {0.8f, 1};
     (void)op;
     k->rope_norm(x, 1, 5, c, s, 2); /* (1,2) by (0.6, 0.8), (3,4) by a quarter turn */
-    ck_assert(fabsf(x[0] + 1.0f) < 1e-6f && fabsf(x[1] - 2.0f) < 1e-6f && x[2] == -4 && x[3] == 3 &&
-              x[4] == 5);
+    expect(fabsf(x[0] + 1.0f) < 1e-6f && fabsf(x[1] - 2.0f) < 1e-6f && x[2] == -4 && x[3] == 3 &&
+           x[4] == 5);
     float y[5] = {1, 3, 2, 4, 5};
     k->rope_neox(y, 1, 5, c, s, 2);
-    ck_assert(y[0] == x[0] && y[2] == x[1] && y[1] == x[2] && y[3] == x[3] && y[4] == 5);
+    expect(y[0] == x[0] && y[2] == x[1] && y[1] == x[2] && y[3] == x[3] && y[4] == 5);
 }
 
 static void check_reduce(const struct pair *pair)
@@ -267,14 +268,14 @@ static void check_reduce(const struct pair *pair)
                 if (round == 2)
                     for (uint32_t j = 0; j < n; j++)
                         x[j] = -fabsf(x[j]) - 1;
-                ck_assert(same_float(pair->scalar.max(x, n), pair->kernels.max(x, n)));
-                ck_assert_msg(pair->scalar.argmax(x, n) == pair->kernels.argmax(x, n),
-                              "argmax/%s n=%u fill=%s: %u", pair->kernels.tier, n, fill_names[f],
-                              pair->kernels.argmax(x, n));
-                ck_assert(pair->kernels.finite(x, n));
+                expect(same_float(pair->scalar.max(x, n), pair->kernels.max(x, n)));
+                expect_msg(pair->scalar.argmax(x, n) == pair->kernels.argmax(x, n),
+                           "argmax/%s n=%u fill=%s: %u", pair->kernels.tier, n, fill_names[f],
+                           pair->kernels.argmax(x, n));
+                expect(pair->kernels.finite(x, n));
                 x[rng_next(&r) % n] = round == 0 ? NAN : round == 1 ? INFINITY : -INFINITY;
-                ck_assert(!pair->kernels.finite(x, n));
-                ck_assert(guarded_intact(&g));
+                expect(!pair->kernels.finite(x, n));
+                expect(guarded_intact(&g));
                 guarded_free(&g);
             }
 }
@@ -283,13 +284,13 @@ static void oracle_reduce(const struct op *op, const struct kernels *k)
 {
     const float x[5] = {-3, 2, -1, 2, 1};
     (void)op;
-    ck_assert(k->max(x, 5) == 2 && k->argmax(x, 5) == 1 && k->finite(x, 5));
+    expect(k->max(x, 5) == 2 && k->argmax(x, 5) == 1 && k->finite(x, 5));
     float y[5];
     double want = 0;
     for (int i = 0; i < 5; i++)
         want += exp((double)x[i] - 2);
     ck_assert_double_le(fabs((double)k->exp_sum(y, x, 5, 2) - want), 1e-6);
-    ck_assert(y[1] == 1.0f);
+    expect(y[1] == 1.0f);
 }
 
 struct vector_case {

@@ -8,6 +8,7 @@
 #include "core/kernels/half.h"
 #include "core/kernels/kernels.h"
 #include "core/kernels/select.h"
+#include "expect.h"
 
 static void put_half(uint8_t *p, float v)
 {
@@ -17,7 +18,7 @@ static void put_half(uint8_t *p, float v)
 
 static float values[256];
 
-static void expect(enum weight_type type, const uint8_t *block, uint32_t i, float want)
+static void expect_value(enum weight_type type, const uint8_t *block, uint32_t i, float want)
 {
     dequantise_row(type, block, weight_info(type)->block_cols, values);
     ck_assert_msg(values[i] == want, "%s[%u] = %g, want %g", weight_info(type)->name, i,
@@ -44,35 +45,35 @@ START_TEST(blocks_of_32)
     put_half(b, 0.5f);
     b[2] = 0x80; /* Q8_0: −128; Q4_0: low 0, high 8 */
     b[17] = 0x3f;
-    expect(WEIGHT_Q8_0, b, 0, -64.0f);
-    expect(WEIGHT_Q8_0, b, 15, 31.5f);
-    expect(WEIGHT_Q4_0, b, 0, -4.0f);
-    expect(WEIGHT_Q4_0, b, 16, 0.0f);
-    expect(WEIGHT_Q4_0, b, 15, 3.5f);
-    expect(WEIGHT_Q4_0, b, 31, -2.5f);
+    expect_value(WEIGHT_Q8_0, b, 0, -64.0f);
+    expect_value(WEIGHT_Q8_0, b, 15, 31.5f);
+    expect_value(WEIGHT_Q4_0, b, 0, -4.0f);
+    expect_value(WEIGHT_Q4_0, b, 16, 0.0f);
+    expect_value(WEIGHT_Q4_0, b, 15, 3.5f);
+    expect_value(WEIGHT_Q4_0, b, 31, -2.5f);
     memset(b, 0, sizeof(b));
     put_half(b, 0.5f);
     put_half(b + 2, -1.0f);
     b[4] = 0x92;
-    expect(WEIGHT_Q4_1, b, 0, 0.0f);
-    expect(WEIGHT_Q4_1, b, 16, 3.5f);
-    expect(WEIGHT_Q4_1, b, 1, -1.0f);
+    expect_value(WEIGHT_Q4_1, b, 0, 0.0f);
+    expect_value(WEIGHT_Q4_1, b, 16, 3.5f);
+    expect_value(WEIGHT_Q4_1, b, 1, -1.0f);
     memset(b, 0, sizeof(b));
     put_half(b, 2.0f);
     b[2] = 0x02; /* fifth bit of column 1 */
     b[5] = 0x80; /* of column 31 */
     b[7] = 0x05;
     b[21] = 0xf0;
-    expect(WEIGHT_Q5_0, b, 0, -32.0f);
-    expect(WEIGHT_Q5_0, b, 1, 10.0f);
-    expect(WEIGHT_Q5_0, b, 31, 30.0f);
+    expect_value(WEIGHT_Q5_0, b, 0, -32.0f);
+    expect_value(WEIGHT_Q5_0, b, 1, 10.0f);
+    expect_value(WEIGHT_Q5_0, b, 31, 30.0f);
     memset(b, 0, sizeof(b));
     put_half(b, 2.0f);
     put_half(b + 2, 0.25f);
     b[4] = 0x02;
     b[9] = 0x05;
-    expect(WEIGHT_Q5_1, b, 1, 42.25f);
-    expect(WEIGHT_Q5_1, b, 0, 0.25f);
+    expect_value(WEIGHT_Q5_1, b, 1, 42.25f);
+    expect_value(WEIGHT_Q5_1, b, 0, 0.25f);
 }
 END_TEST
 
@@ -89,23 +90,23 @@ START_TEST(k_quants)
     b[4 + 6] = 1 << 6;
     b[16 + 7] = 0x90;       /* sub-block 1, column 7: 9 */
     b[16 + 96 + 31] = 0x0c; /* sub-block 6, column 31: 12 */
-    expect(WEIGHT_Q4_K, b, 32 + 7, 43.5f);
-    expect(WEIGHT_Q4_K, b, 32, -1.5f);
-    expect(WEIGHT_Q4_K, b, 192 + 31, 43 * 12 - 14.5f);
+    expect_value(WEIGHT_Q4_K, b, 32 + 7, 43.5f);
+    expect_value(WEIGHT_Q4_K, b, 32, -1.5f);
+    expect_value(WEIGHT_Q4_K, b, 192 + 31, 43 * 12 - 14.5f);
     memmove(b + 48, b + 16, 128);
     memset(b + 16, 0, 32);
     b[16 + 7] = 1 << 1;
     b[16 + 31] = 1 << 6;
-    expect(WEIGHT_Q5_K, b, 32 + 7, 5 * 25 - 1.5f);
-    expect(WEIGHT_Q5_K, b, 192 + 31, 43 * 28 - 14.5f);
+    expect_value(WEIGHT_Q5_K, b, 32 + 7, 5 * 25 - 1.5f);
+    expect_value(WEIGHT_Q5_K, b, 192 + 31, 43 * 28 - 14.5f);
     memset(b, 0, sizeof(b));
     put_half(b + 208, 0.25f);
     b[192 + 8 + 4 + 1] = (uint8_t)-3; /* second half, columns 64 … 79 + 16 */
     b[64 + 20] = 0xd0;                /* low bits of quarter 2, column 20: 13 */
     b[128 + 32 + 20] = 2 << 4;        /* high bits of quarter 2 */
-    expect(WEIGHT_Q6_K, b, 128 + 64 + 20, 0.25f * -3 * (45 - 32));
-    expect(WEIGHT_Q6_K, b, 128 + 64 + 21, 0.25f * -3 * -32);
-    expect(WEIGHT_Q6_K, b, 0, 0.0f);
+    expect_value(WEIGHT_Q6_K, b, 128 + 64 + 20, 0.25f * -3 * (45 - 32));
+    expect_value(WEIGHT_Q6_K, b, 128 + 64 + 21, 0.25f * -3 * -32);
+    expect_value(WEIGHT_Q6_K, b, 0, 0.0f);
 }
 END_TEST
 
@@ -114,17 +115,17 @@ START_TEST(half_round_trip)
     for (uint32_t h = 0; h < 65536; h++) {
         const float f = f16_to_f32((uint16_t)h);
         if (isnan(f))
-            ck_assert_uint_gt(h & 0x7fff, 0x7c00);
+            expect_msg((h & 0x7fff) > 0x7c00, "%04x is no NaN", h);
         else
-            ck_assert_uint_eq(f32_to_f16(f), h);
+            expect_msg(f32_to_f16(f) == h, "%04x", h);
     }
     /* Halfway between neighbours goes to the even one, anything more up; as a double can tell. */
     for (uint32_t h = 0; h < 0x7bff; h++) {
         const float low = f16_to_f32((uint16_t)h), high = f16_to_f32((uint16_t)(h + 1));
         const float middle = low + (high - low) / 2;
-        ck_assert_uint_eq(f32_to_f16(middle), h + (h & 1));
-        ck_assert_uint_eq(f32_to_f16(nextafterf(middle, high)), h + 1);
-        ck_assert_uint_eq(f32_to_f16(nextafterf(middle, low)), h);
+        expect_msg(f32_to_f16(middle) == h + (h & 1), "above %04x", h);
+        expect_msg(f32_to_f16(nextafterf(middle, high)) == h + 1, "above %04x", h);
+        expect_msg(f32_to_f16(nextafterf(middle, low)) == h, "above %04x", h);
     }
     ck_assert_uint_eq(f32_to_f16(65519.0f), 0x7bff);
     ck_assert_uint_eq(f32_to_f16(65520.0f), 0x7c00);
