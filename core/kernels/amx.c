@@ -60,8 +60,13 @@ static product_fn *below[WEIGHT_TYPES];
 /* A slow unit still wins from so many columns on, a crawling one never. */
 #define SLOW_COLUMNS 32u
 
-/* As ever seen at best; more than 1.5 times as slow; more than 5 times. */
+/* A clock that drops by a quarter under AMX is full pace; throttling takes twice the time or more. */
 enum pace { PACE_FULL, PACE_SLOW, PACE_CRAWL };
+
+static enum pace pace_of(uint64_t took, uint64_t best)
+{
+    return took / 50 > best / 10 ? PACE_CRAWL : took / 17 > best / 10 ? PACE_SLOW : PACE_FULL;
+}
 
 /* Fewest ticks that a probe took, by any thread. */
 static _Atomic uint64_t best_ticks = UINT64_MAX;
@@ -100,17 +105,16 @@ static enum pace pace_now(struct ring *ring)
     for (uint32_t i = 0; i < RING; i++)
         for (uint32_t j = 0; j < TILE_COLUMNS; j++)
             ring->c[i][j] = (v16i){0};
-    uint64_t best = atomic_load_explicit(&best_ticks, memory_order_relaxed), took = UINT64_MAX;
-    /* A second look at a slow reading: it may have been an interrupt. */
-    for (int look = 0; look < 2 && (look == 0 || took / 3 * 2 > best); look++) {
-        const uint64_t ticks = probe_ticks(ring);
-        took = ticks < took ? ticks : took;
+    uint64_t best = atomic_load_explicit(&best_ticks, memory_order_relaxed);
+    uint64_t took = probe_ticks(ring);
+    if (pace_of(took, best) != PACE_FULL) { /* that may have been an interrupt */
+        const uint64_t again = probe_ticks(ring);
+        took = again < took ? again : took;
     }
     while (took < best && !atomic_compare_exchange_weak_explicit(
                               &best_ticks, &best, took, memory_order_relaxed, memory_order_relaxed))
         ;
-    best = took < best ? took : best;
-    probed.pace = took / 5 > best ? PACE_CRAWL : took / 3 * 2 > best ? PACE_SLOW : PACE_FULL;
+    probed.pace = pace_of(took, best);
     probed.next = now + PROBE_TICKS;
     return probed.pace;
 }

@@ -221,6 +221,11 @@ START_TEST(throttled_unit_is_left_alone)
     ck_assert_uint_eq(products_of(&p, 16), 2);
     ck_assert_uint_eq(products_of(&p, 64), 8);
 
+    /* A slower clock is no throttling. */
+    tile_model_set_cost(15);
+    tile_model_jump(PROBE_TICKS);
+    ck_assert_uint_eq(products_of(&p, 16), 2);
+
     /* Twice as slow: noticed at the next probe, not before. */
     tile_model_set_cost(20);
     ck_assert_uint_eq(products_of(&p, 16), 2);

@@ -297,13 +297,13 @@ static void assert_same(const struct bench *b, const float *want, const float *h
 START_TEST(same_bits_however_cut)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
-    static const char *const tiers[] = {"scalar", "avx2", "avx512"};
+    static const char *const tiers[] = {"scalar", "avx2", "avx512", "amx"};
     struct toy t = mixed_toy();
     uint32_t tokens[TEXT];
     t.layers = 1;
     float *want = NULL;
     make_text(tokens, TEXT, t.vocab, 5);
-    for (size_t tier = 0; tier < 3; tier++)
+    for (size_t tier = 0; tier < 4; tier++)
         for (uint32_t threads = 1; threads <= 2; threads++) {
             if (!kernels_tier_present(tiers[tier]))
                 continue;
