@@ -15,6 +15,7 @@ struct page {
     uint32_t refs;
     uint32_t next; /* free list inside the slab, by number in the slab */
     bool dirty;    /* was used before, must be zeroed when taken */
+    bool kept;     /* one of the references is the cache's */
 };
 
 struct slab {
@@ -32,12 +33,15 @@ struct pages {
     uint32_t per_slab;
     uint32_t n_slabs_max;
     struct slab *slabs;
-    uint32_t lowest;                 /* no slab below this index has a free page */
-    uint32_t n_free;                 /* pages free in owned slabs */
-    uint32_t n_owned;                /* slabs owned */
-    uint32_t n_coming;               /* slabs asked for, not collected */
-    int64_t accounted;               /* slabs that this pool claims in the arena's account */
-    _Atomic uint32_t used, reserved; /* written by the owner alone */
+    uint32_t lowest;   /* no slab below this index has a free page */
+    uint32_t n_free;   /* pages free in owned slabs */
+    uint32_t n_owned;  /* slabs owned */
+    uint32_t n_coming; /* slabs asked for, not collected */
+    int64_t accounted; /* slabs that this pool claims in the arena's account */
+    pages_reclaim_fn reclaim;
+    void *reclaim_data;
+    /* Written by the owner alone. used: all pages in use, kept_used those of them that are kept. */
+    _Atomic uint32_t used, kept_used, idle, reserved;
     _Atomic uint64_t taken, copied;
 };
 
@@ -45,16 +49,21 @@ struct pages {
 #define LOAD(counter) atomic_load_explicit(&(counter), memory_order_relaxed)
 #define STORE(counter, value) atomic_store_explicit(&(counter), (value), memory_order_relaxed)
 
+/* Pages that are claimed: promises, and kept pages in use, whose promises passed to them. */
+static uint32_t claimed(const struct pages *p)
+{
+    return LOAD(p->reserved) + LOAD(p->kept_used);
+}
+
 static uint32_t slabs_for(const struct pages *p, uint32_t n_pages)
 {
     return n_pages / p->per_slab + (n_pages % p->per_slab != 0);
 }
 
-/* Claims what `reserved` promises and `held` slabs need, whichever is more; false if the limit is
- * in the way. */
-static bool account(struct pages *p, uint32_t reserved, uint32_t held)
+/* Claims what `pages` and `held` slabs need, whichever is more; false if the limit is in the way. */
+static bool account(struct pages *p, uint32_t pages, uint32_t held)
 {
-    uint32_t promised = slabs_for(p, reserved);
+    uint32_t promised = slabs_for(p, pages);
     int64_t claim = promised > held ? promised : held;
     if (!arena_account(p->arena, claim - p->accounted))
         return false;
@@ -64,11 +73,11 @@ static bool account(struct pages *p, uint32_t reserved, uint32_t held)
 
 static void ask_for_slab(struct pages *p)
 {
-    if (account(p, LOAD(p->reserved), p->n_owned + p->n_coming + 1)) {
+    if (account(p, claimed(p), p->n_owned + p->n_coming + 1)) {
         if (arena_claim(p->arena, &p->client))
             p->n_coming++;
         else
-            account(p, LOAD(p->reserved), p->n_owned + p->n_coming);
+            account(p, claimed(p), p->n_owned + p->n_coming);
     }
 }
 
@@ -88,8 +97,8 @@ static void ask_for(struct pages *p, uint64_t n)
  * taken. */
 static void keep_ahead(struct pages *p)
 {
-    uint32_t used = LOAD(p->used), reserved = LOAD(p->reserved);
-    uint32_t open = reserved > used ? reserved - used : 0;
+    uint32_t used = LOAD(p->used), claims = claimed(p);
+    uint32_t open = claims > used ? claims - used : 0;
     uint32_t ahead = p->per_slab > AHEAD_PAGES ? p->per_slab : AHEAD_PAGES;
     ask_for(p, open < ahead ? open : ahead);
 }
@@ -143,7 +152,7 @@ static void give_back(struct pages *p, uint32_t i)
     *s = (struct slab){0};
     p->n_free -= p->per_slab;
     p->n_owned--;
-    account(p, LOAD(p->reserved), p->n_owned + p->n_coming);
+    account(p, claimed(p), p->n_owned + p->n_coming);
 }
 
 void pages_free(struct pages *p)
@@ -168,6 +177,12 @@ void pages_set_wake(struct pages *p, pages_wake_fn wake, void *data)
     arena_set_wake(p->arena, &p->client, wake, data);
 }
 
+void pages_set_reclaim(struct pages *p, pages_reclaim_fn reclaim, void *data)
+{
+    p->reclaim = reclaim;
+    p->reclaim_data = data;
+}
+
 uint32_t pages_total(const struct pages *p)
 {
     return p->per_slab * p->n_slabs_max;
@@ -175,10 +190,10 @@ uint32_t pages_total(const struct pages *p)
 
 bool pages_reserve(struct pages *p, uint32_t n)
 {
-    uint32_t reserved = LOAD(p->reserved);
-    if (n > pages_total(p) - reserved || !account(p, reserved + n, p->n_owned + p->n_coming))
+    uint32_t claims = claimed(p);
+    if (n > pages_total(p) - claims || !account(p, claims + n, p->n_owned + p->n_coming))
         return false;
-    STORE(p->reserved, reserved + n);
+    STORE(p->reserved, LOAD(p->reserved) + n);
     keep_ahead(p);
     return true;
 }
@@ -188,7 +203,7 @@ void pages_unreserve(struct pages *p, uint32_t n)
     uint32_t reserved = LOAD(p->reserved);
     check(n <= reserved);
     STORE(p->reserved, reserved - n);
-    account(p, reserved - n, p->n_owned + p->n_coming);
+    account(p, claimed(p), p->n_owned + p->n_coming);
 }
 
 bool pages_want(struct pages *p, uint32_t n)
@@ -199,6 +214,9 @@ bool pages_want(struct pages *p, uint32_t n)
     atomic_store(&p->client.waits, true);
     ask_for(p, n);
     collect(p); /* it may have come before `waits` was set */
+    uint64_t there = p->n_free + (uint64_t)p->n_coming * p->per_slab;
+    if (there < n && p->reclaim != NULL && LOAD(p->idle) > 0)
+        p->reclaim(p->reclaim_data, (uint32_t)(n - there));
     return p->n_free >= n;
 }
 
@@ -237,17 +255,63 @@ static struct page *live_page(const struct pages *p, uint32_t id)
     return page;
 }
 
+/* A promise of the caller's becomes the page's own. */
+static void pass_promise(struct pages *p)
+{
+    check(LOAD(p->reserved) > 0);
+    STORE(p->reserved, LOAD(p->reserved) - 1);
+    STORE(p->kept_used, LOAD(p->kept_used) + 1);
+}
+
 void pages_ref(struct pages *p, uint32_t id)
 {
     struct page *page = live_page(p, id);
     check(page->refs < UINT32_MAX);
+    if (page->kept && page->refs == 1) {
+        pass_promise(p);
+        STORE(p->used, LOAD(p->used) + 1);
+        STORE(p->idle, LOAD(p->idle) - 1);
+    }
     page->refs++;
+}
+
+void pages_keep(struct pages *p, uint32_t id)
+{
+    struct page *page = live_page(p, id);
+    check(!page->kept && page->refs < UINT32_MAX);
+    pass_promise(p);
+    page->kept = true;
+    page->refs++;
+}
+
+void pages_drop(struct pages *p, uint32_t id)
+{
+    struct page *page = live_page(p, id);
+    check(page->kept && page->refs == 1);
+    page->kept = false;
+    STORE(p->used, LOAD(p->used) + 1); /* for the moment: pages_unref takes it off again */
+    STORE(p->idle, LOAD(p->idle) - 1);
+    pages_unref(p, id);
+}
+
+bool pages_idle(const struct pages *p, uint32_t id)
+{
+    const struct page *page = live_page(p, id);
+    return page->kept && page->refs == 1;
 }
 
 void pages_unref(struct pages *p, uint32_t id)
 {
     struct page *page = live_page(p, id);
-    if (--page->refs > 0)
+    page->refs--;
+    if (page->kept && page->refs == 1) {
+        STORE(p->kept_used, LOAD(p->kept_used) - 1);
+        STORE(p->used, LOAD(p->used) - 1);
+        STORE(p->idle, LOAD(p->idle) + 1);
+        account(p, claimed(p), p->n_owned + p->n_coming);
+    }
+    check(page->refs > 0 || !page->kept); /* the cache's reference goes by pages_drop */
+    if (page->refs > 0)
         return;
     uint32_t i = id / p->per_slab;
     struct slab *s = &p->slabs[i];
@@ -296,8 +360,8 @@ struct arena *pages_arena(const struct pages *p)
 unsigned pages_trim(struct pages *p, uint64_t now_ns, uint64_t idle_ns)
 {
     unsigned n = 0;
-    uint32_t used = LOAD(p->used), reserved = LOAD(p->reserved);
-    uint32_t open = reserved > used ? reserved - used : 0;
+    uint32_t used = LOAD(p->used), claims = claimed(p);
+    uint32_t open = claims > used ? claims - used : 0;
     collect(p);
     for (uint32_t i = p->n_slabs_max; i-- > 0;) {
         struct slab *s = &p->slabs[i];
@@ -316,7 +380,8 @@ unsigned pages_trim(struct pages *p, uint64_t now_ns, uint64_t idle_ns)
 void pages_counts(const struct pages *p, struct pages_counts *c)
 {
     *c = (struct pages_counts){.used = LOAD(p->used),
-                               .reserved = LOAD(p->reserved),
+                               .idle = LOAD(p->idle),
+                               .reserved = claimed(p),
                                .total = pages_total(p),
                                .taken = LOAD(p->taken),
                                .copied = LOAD(p->copied)};

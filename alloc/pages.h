@@ -10,11 +10,19 @@
  *
  *   free (poisoned) --take: zeroed, 1 reference--> live --last unref--> free (poisoned)
  *
+ *   live, kept by the cache:  in use (others hold references) <--> idle (the cache's reference alone)
+ *
  * Promises: whoever starts work reserves the pages that it may need at most (pages_reserve), so
  * that it never fails half-way; taking needs no further permission. Memory follows use, not
  * promises: the arena's helper keeps about one populated slab ahead of what is taken. pages_take
  * says false when that helper is behind; the caller leaves that sequence out of the step and tries
  * again when the pool's wake function was called.
+ *
+ * Pages that the prefix cache keeps: pages_keep turns a page into one that stays when its users are
+ * gone. While in use it is claimed once, however many hold it: the promise that it was taken under
+ * passes to the page itself. Idle it is claimed by nobody, and counts as free: where a take finds
+ * no other page, the reclaim function must drop as many idle ones as it is asked for. The first
+ * reference to an idle page uses up one promise of the caller, as a take does.
  *
  * Threads: one owner, the same for all pools of an arena (the scheduler), for everything but
  * pages_at and pages_counts. pages_at is called by compute threads inside a step, while the owner
@@ -33,8 +41,9 @@ struct pages;
 #define PAGES_NONE UINT32_MAX /* no page has this id */
 
 struct pages_counts {
-    uint64_t used;     /* pages with at least one reference */
-    uint64_t reserved; /* pages promised, taken or not */
+    uint64_t used;     /* pages in use: with a reference that is not the cache's */
+    uint64_t idle;     /* pages that the cache alone keeps */
+    uint64_t reserved; /* pages promised, taken or not, and kept ones in use */
     uint64_t total;    /* pages that the limit allows this pool, were it alone */
     uint64_t taken;    /* pages_take calls that succeeded, ever */
     uint64_t copied;   /* copies on write, ever */
@@ -44,6 +53,10 @@ struct pages_counts {
  * block. */
 typedef void (*pages_wake_fn)(void *data);
 
+/* Asked by the owner inside a take when no page is free and no memory can come: drops n idle pages
+ * or more (pages_drop), fewer only if there are not so many. */
+typedef void (*pages_reclaim_fn)(void *data, uint32_t n);
+
 /* A pool of pages of page_bytes (a multiple of 64, one of arena_options.page_bytes). The first slab
  * is asked for at once, so that it is there when the first request comes. */
 enum status pages_create(struct arena *arena, size_t page_bytes, struct pages **pool,
@@ -51,6 +64,8 @@ enum status pages_create(struct arena *arena, size_t page_bytes, struct pages **
 /* Sets (or, with NULL, removes) the wake function; after it returns the old one is not called any
  * more. */
 void pages_set_wake(struct pages *pool, pages_wake_fn wake, void *data);
+/* Sets the reclaim function, NULL for none. */
+void pages_set_reclaim(struct pages *pool, pages_reclaim_fn reclaim, void *data);
 /* Gives all slabs back; every page must be free. */
 void pages_free(struct pages *pool);
 
@@ -67,10 +82,17 @@ bool pages_want(struct pages *pool, uint32_t n);
 /* A zeroed page with one reference. False if no populated page is free now: wake is called later.
  * Never false after pages_want said true for so many. */
 bool pages_take(struct pages *pool, uint32_t *id);
-/* One more reference. */
+/* One more reference. To an idle page: one promise of the caller's goes to the page. */
 void pages_ref(struct pages *pool, uint32_t id);
 /* One reference less; the last one frees the page, and its bytes may not be read any more. */
 void pages_unref(struct pages *pool, uint32_t id);
+/* The cache keeps a page that is in use under a promise of the caller's, and takes a reference; the
+ * promise goes to the page. */
+void pages_keep(struct pages *pool, uint32_t id);
+/* The cache drops an idle page: it is free. */
+void pages_drop(struct pages *pool, uint32_t id);
+/* Whether the page is kept and nobody uses it. */
+bool pages_idle(const struct pages *pool, uint32_t id);
 /* References of a page; 0 = free. */
 uint32_t pages_refs(const struct pages *pool, uint32_t id);
 /* A page with the same bytes and one reference, in place of one reference to id: copy on write. */

@@ -41,6 +41,7 @@ static ngx_str_t ngx_http_tokenring_hide_headers[] = {ngx_string("Date"),
                                                       ngx_string("X-Tokenring-Queue-Ms"),
                                                       ngx_string("X-Tokenring-Ttft-Ms"),
                                                       ngx_string("X-Tokenring-Finish"),
+                                                      ngx_string("X-Tokenring-Cache"),
                                                       ngx_null_string};
 
 #define NGX_HTTP_TOKENRING_ANY (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF)

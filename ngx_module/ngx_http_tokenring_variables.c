@@ -14,7 +14,8 @@ static ngx_int_t ngx_http_tokenring_result_variable(ngx_http_request_t *r,
 static ngx_str_t ngx_http_tokenring_results[] = {
     ngx_string("x-tokenring-prompt-tokens"),     ngx_string("x-tokenring-cached-tokens"),
     ngx_string("x-tokenring-completion-tokens"), ngx_string("x-tokenring-queue-ms"),
-    ngx_string("x-tokenring-ttft-ms"),           ngx_string("x-tokenring-finish")};
+    ngx_string("x-tokenring-ttft-ms"),           ngx_string("x-tokenring-finish"),
+    ngx_string("x-tokenring-cache")};
 
 static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 
@@ -37,6 +38,9 @@ static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 
     {ngx_string("tokenring_finish_reason"), NULL, ngx_http_tokenring_result_variable,
      (uintptr_t)&ngx_http_tokenring_results[5], NGX_HTTP_VAR_NOCACHEABLE, 0},
+
+    {ngx_string("tokenring_cache"), NULL, ngx_http_tokenring_result_variable,
+     (uintptr_t)&ngx_http_tokenring_results[6], NGX_HTTP_VAR_NOCACHEABLE, 0},
 
     ngx_http_null_variable};
 

@@ -114,6 +114,13 @@ static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queu
     return preempted;
 }
 
+/* Whether somebody else is filling the page that s needs next. */
+static bool is_being_filled(struct sequence *s, struct queue *running)
+{
+    queue_each(it, tmp, running) if (sequence_waits_for(s, queue_entry(it))) return true;
+    return false;
+}
+
 /* A prefilling sequence was promised all the pages of its tokens when it was admitted. */
 static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool,
                          uint32_t budget)
@@ -122,6 +129,9 @@ static void plan_prefill(struct batch *b, struct queue *running, struct pages *p
     {
         struct sequence *s = queue_entry(it);
         if (s->state != SEQUENCE_PREFILL || s->paused)
+            continue;
+        sequence_follow(s, pool);
+        if (is_being_filled(s, running))
             continue;
         uint32_t room = b->max_tokens - b->n_tokens;
         uint32_t count = sequence_tokens(s) - s->n_seen;

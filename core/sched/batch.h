@@ -4,6 +4,8 @@
  *                 decodes, one token each   prefill chunks, oldest sequence first
  *      rows       0   1   2                 3     -        logits rows of the tokens that want one
  *
+ * A prompt whose next page another one is filling sits out until that page is in the prefix cache.
+ *
  * Decodes always run, all of them. The prompt tokens of a step are bounded by prefill_chunk, and,
  * while others decode, by what measured steps say keeps a step within PACE_STRETCH times a step of
  * decodes alone. */

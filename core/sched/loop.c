@@ -85,7 +85,8 @@ static void end_all(struct sched *s, enum status status)
 
 static void submit(struct sched *s, const struct command *c)
 {
-    struct sequence *q = sequence_new(c->generation, s->next_serial++, c->limit, c->grows);
+    struct sequence *q =
+        sequence_new(c->generation, s->next_serial++, c->limit, c->grows, s->cache);
     check(map_set(&s->by_id, q->id, q) == NULL);
     queue_add(&s->waiting, q);
     /* In this order: for a moment it counts twice, never not at all. */
@@ -156,6 +157,14 @@ static void show_counts(struct sched *s)
     stats_set(s->stats, STAT_requests_running, s->running.count);
     stats_set(s->stats, STAT_requests_waiting, s->waiting.count);
     stats_set(s->stats, STAT_kv_pages_used, counts.used);
+    stats_set(s->stats, STAT_kv_pages_cached, counts.idle);
+    if (s->cache == NULL)
+        return;
+    struct prefix_counts cached;
+    prefix_cache_counts(s->cache, &cached);
+    uint64_t dropped = cached.evicted + cached.expired;
+    stats_add(s->stats, STATS_CELL_SCHED, STAT_kv_pages_evicted_total, dropped - s->n_dropped);
+    s->n_dropped = dropped;
 }
 
 static void admit(struct sched *s)
@@ -166,13 +175,38 @@ static void admit(struct sched *s)
            sequence_admit(q, s->pool, s->options.reserve_tokens, now)) {
         queue_remove(&s->waiting, q);
         queue_add(&s->running, q);
+    }
+}
+
+static void count_lookup(struct sched *s, const char *word)
+{
+    static const struct {
+        const char *word;
+        enum stats_id stat;
+    } counters[] = {{"whole", STAT_cache_whole},
+                    {"short", STAT_cache_miss_short},
+                    {"new", STAT_cache_miss_new},
+                    {"diverged", STAT_cache_miss_diverged},
+                    {"evicted", STAT_cache_miss_evicted}};
+    for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
+        if (strcmp(counters[i].word, word) == 0)
+            stats_add(s->stats, STATS_CELL_SCHED, counters[i].stat, 1);
+}
+
+/* STARTED for those in the batch that were in none before. */
+static void announce(struct sched *s)
+{
+    for (uint32_t i = 0; i < s->batch.n_members; i++) {
+        struct sequence *q = s->batch.members[i].sequence;
         if (q->started)
             continue;
         q->started = true;
         struct sched_event *e = put_event(s, SCHED_STARTED, q->id);
         e->started.prompt_tokens = q->n_prompt;
         e->started.cached_tokens = q->n_cached;
-        e->started.queue_ns = since(q->generation->arrival_ns, now);
+        e->started.queue_ns = since(q->generation->arrival_ns, q->admitted_ns);
+        e->started.cache = sequence_cache_word(q);
+        count_lookup(s, e->started.cache);
         stats_record(s->stats, STATS_CELL_SCHED, STAT_queue_time, e->started.queue_ns);
         stats_add(s->stats, STATS_CELL_SCHED, STAT_cached_tokens_total, q->n_cached);
     }
@@ -232,6 +266,8 @@ static void take_results(struct sched *s)
         struct batch_member *m = &b->members[i];
         m->sequence->n_seen += m->count;
         const struct drawn *drawn = m->draws ? &s->drawer.drawn[row++] : NULL;
+        if (!b->sequences[i].failed)
+            sequence_keep(m->sequence, s->pool, now);
         if (b->sequences[i].failed) {
             stats_add(s->stats, STATS_CELL_SCHED, STAT_non_finite_total, 1);
             end(s, m->sequence, STATUS_NON_FINITE, SCHED_STOP);
@@ -259,6 +295,8 @@ static void trim(struct sched *s)
     if (now - s->last_trim_ns < TRIM_EVERY_NS)
         return;
     s->last_trim_ns = now;
+    if (s->cache != NULL)
+        prefix_cache_expire(s->cache, now, s->options.cache_idle_ns);
     pages_trim(s->pool, now, TRIM_IDLE_NS);
 }
 
@@ -283,6 +321,7 @@ static void turn(struct sched *s)
         rest(s);
         return;
     }
+    announce(s);
     show_counts(s);
     run_step(s);
     take_results(s);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
@@ -13,6 +14,7 @@
 #define RESERVE_TOKENS 256u
 #define MAX_RUNNING 64u
 #define RETRY_MAX 60u /* seconds */
+#define CACHE_IDLE_NS UINT64_C(300000000000)
 
 static void wake_for_pages(void *data)
 {
@@ -32,6 +34,7 @@ static void send(struct sched *s, struct command command)
 static void release(struct sched *s)
 {
     pages_set_wake(s->pool, NULL, NULL);
+    prefix_cache_free(s->cache);
     doorbell_release(&s->bell);
     doorbell_release(&s->event_bell);
     spsc_release(&s->events);
@@ -54,6 +57,7 @@ static void set_options(struct sched *s, const struct sched_options *options)
     o->max_running = o->max_running == 0 ? MAX_RUNNING : o->max_running;
     o->max_running = o->max_running > most ? most : o->max_running;
     o->reserve_tokens = o->reserve_tokens == 0 ? RESERVE_TOKENS : o->reserve_tokens;
+    o->cache_idle_ns = o->cache_idle_ns == 0 ? CACHE_IDLE_NS : o->cache_idle_ns;
     s->eog = xcalloc(o->n_eog + 1, sizeof(*s->eog));
     if (o->n_eog > 0)
         memcpy(s->eog, o->eog, o->n_eog * sizeof(*s->eog));
@@ -88,6 +92,13 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
         release(s);
         return error_set(err, STATUS_IO, "the scheduler's eventfd: %s", strerror(errno));
     }
+    unsigned char key[16];
+    if (getrandom(key, sizeof(key), 0) != (ssize_t)sizeof(key)) {
+        release(s);
+        return error_set(err, STATUS_IO, "a key for the prefix cache: %s", strerror(errno));
+    }
+    if (!s->options.no_cache)
+        s->cache = prefix_cache_create(pool, key);
     struct pages_counts counts;
     pages_counts(pool, &counts);
     stats_set(stats, STAT_kv_pages_total, counts.total);
@@ -110,6 +121,11 @@ void sched_free(struct sched *s)
     doorbell_ring(&s->bell);
     pthread_join(s->thread, NULL);
     release(s);
+}
+
+struct siphash sched_salt(const struct sched *s, const void *text, size_t len)
+{
+    return s->cache != NULL ? prefix_cache_root(s->cache, text, len) : (struct siphash){0};
 }
 
 /* Seconds until a place in the queue is likely to be free. */

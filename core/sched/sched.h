@@ -24,9 +24,17 @@
  * and it goes on with the same tokens as if nothing had been (the model's rule that logits do not
  * depend on how a prompt was cut). So nothing ever fails half-way for want of memory.
  *
+ * Prefix cache (alloc/prefix_cache.h): every full page stays in it after its sequence ended, until
+ * its memory is wanted or nobody used it for the idle time. A generation takes what it has of the
+ * prompt, of the same salt; STARTED says how much. One whose next page is just being filled by
+ * another generation waits for it instead of computing it too; if the other ends or is paused
+ * before, it goes on by itself. Cached pages count as free memory.
+ *
+ * STARTED comes with the first tokens that go through the model.
+ *
  * Stats written here: requests_running, requests_waiting, preemptions_total, non_finite_total,
  * prefilled_tokens_total, cached_tokens_total, steps_total, step_*, queue_time, kv_pages_used,
- * kv_pages_total, kv_page_bytes. Everything else about requests and tokens is the loop's to count.
+ * kv_pages_cached, kv_pages_evicted_total, cache_*, kv_pages_total, kv_page_bytes. Everything else about requests and tokens is the loop's to count.
  *
  * Threads: every function here is for the loop thread (one thread), except sched_create and
  * sched_free, which are called while nothing else uses the scheduler. */
@@ -38,6 +46,7 @@
 #include <stdint.h>
 
 #include "alloc/pages.h"
+#include "core/base/siphash.h"
 #include "core/base/status.h"
 #include "core/model/sample.h"
 #include "core/sched/engine.h"
@@ -53,6 +62,8 @@ struct sched_options {
     uint32_t max_queue;      /* generations that may wait */
     uint32_t max_running;    /* generations that may run at once; 0: 64 */
     uint32_t reserve_tokens; /* promised ahead to a generation without max_tokens; 0: 256 */
+    bool no_cache;           /* no prefix cache */
+    uint64_t cache_idle_ns;  /* cached pages that nobody used for so long go; 0: 300 s */
     int nice;                /* > 0: the thread runs as SCHED_BATCH with that niceness */
     bool trace_logits;       /* hash the row of every token made (CONTRACTS: logits hash) */
     const uint32_t *eog;     /* tokens that end a generation; copied */
@@ -67,8 +78,10 @@ struct generation {
     uint32_t n_tokens;   /* at least 1 */
     uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
     int n_top; /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
-    bool ignore_eos;         /* end tokens are never drawn */
-    uint64_t arrival_ns;     /* clock_ns() when the request came */
+    bool ignore_eos;     /* end tokens are never drawn */
+    struct siphash salt; /* texts share pages of the prefix cache only within one (sched_salt) */
+    unsigned priority;   /* 0 to 9, of the pages it leaves in the prefix cache */
+    uint64_t arrival_ns; /* clock_ns() when the request came */
     struct logit_bias *bias; /* malloc'ed, n_bias entries, or NULL */
     size_t n_bias;
     struct sample_params sampling; /* bias and banned are set by sched_submit */
@@ -114,6 +127,8 @@ struct sched_event {
             uint32_t prompt_tokens;
             uint32_t cached_tokens;
             uint64_t queue_ns;
+            const char *cache; /* why not more is cached, static: "whole" (nothing is missing),
+                                  "short", "new", "diverged", "evicted", "off" */
         } started;
         struct sched_token token;
         struct sched_end end; /* DONE and FAILED */
@@ -129,6 +144,8 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
  * lost. */
 void sched_free(struct sched *s);
 
+/* The salt of generation.salt from a text of len bytes. {0} is no salt. */
+struct siphash sched_salt(const struct sched *s, const void *text, size_t len);
 /* Hands a generation over. Errors, all at once and without side effects:
  * CONTEXT_LENGTH  prompt and max_tokens don't fit the context, or their pages could never fit the
  *                 arena; the text has both numbers

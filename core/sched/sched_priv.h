@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "alloc/prefix_cache.h"
 #include "core/base/map.h"
 #include "core/sched/batch.h"
 #include "core/sched/doorbell.h"
@@ -34,6 +35,7 @@ struct sched {
     struct sched_options options;
     uint32_t *eog;
     struct pages *pool;
+    struct prefix_cache *cache; /* NULL: off */
     struct stats_writer *stats;
     pthread_t thread;
 
@@ -42,7 +44,7 @@ struct sched {
     struct doorbell bell; /* wakes the scheduler: commands, pages */
     _Atomic bool pages_came;
     struct spsc events;
-    struct doorbell event_bell; /* wakes the loop */
+    struct doorbell event_bell;    /* wakes the loop */
     _Atomic uint64_t published_ns; /* clock_ns() of the last publication of events */
     _Atomic bool quit;
     _Atomic uint32_t n_sent, n_received;  /* SUBMIT commands: by the loop, by the scheduler */
@@ -63,6 +65,7 @@ struct sched {
     float *logits;
     uint64_t last_end_ns;
     uint64_t last_trim_ns;
+    uint64_t n_dropped; /* pages that the cache had given up when the stats last said so */
     bool stopped;
 };
 

@@ -30,7 +30,8 @@ void generation_free(struct generation *g)
     free(g);
 }
 
-struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t limit, bool grows)
+struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t limit, bool grows,
+                              struct prefix_cache *cache)
 {
     struct sequence *s = xcalloc(1, sizeof(*s));
     list_init(&s->node);
@@ -42,6 +43,7 @@ struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t li
     s->n_prompt = g->n_tokens;
     s->limit = limit;
     s->grows = grows;
+    s->cache = cache;
     s->hash = LOGITS_HASH_START;
     s->needs_history = sample_needs_state(&g->sampling);
     for (uint32_t i = 0; i < s->n_prompt && s->needs_history; i++)
@@ -51,6 +53,10 @@ struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t li
 
 static void drop_memory(struct sequence *s, struct pages *pool)
 {
+    if (s->entry != NULL)
+        prefix_cache_touch(s->cache, s->entry, s->generation->priority, clock_ns());
+    s->entry = NULL;
+    s->n_shared = 0;
     if (s->state != SEQUENCE_WAITING)
         block_table_release(&s->table);
     pages_unreserve(pool, s->promised);
@@ -61,6 +67,7 @@ void sequence_free(struct sequence *s, struct pages *pool)
 {
     drop_memory(s, pool);
     list_remove(&s->node);
+    free(s->chain);
     sample_state_release(&s->history);
     s->generation->tokens = s->tokens;
     generation_free(s->generation);
@@ -74,27 +81,146 @@ static uint32_t positions_ahead(const struct sequence *s, uint32_t needed, uint3
     return !s->grows || most - needed < ahead ? most : needed + ahead;
 }
 
+/* ---- the prefix cache ---- */
+
+/* The hash of the text up to the end of page k, all of whose tokens are known. */
+static struct siphash chain_at(struct sequence *s, uint32_t k)
+{
+    if (k >= s->chain_cap) {
+        s->chain_cap = k + 1 + s->n_prompt / BLOCK_POSITIONS;
+        s->chain = xreallocarray(s->chain, s->chain_cap, sizeof(*s->chain));
+    }
+    for (; s->n_chain <= k; s->n_chain++) {
+        uint32_t n = s->n_chain;
+        struct siphash before = n > 0 ? s->chain[n - 1] : s->generation->salt;
+        s->chain[n] = prefix_cache_next(s->cache, before, s->tokens + n * BLOCK_POSITIONS);
+    }
+    return s->chain[k];
+}
+
+/* Pages that a lookup may take. */
+static uint32_t takeable(const struct sequence *s)
+{
+    return s->cache != NULL ? (sequence_tokens(s) - 1) / BLOCK_POSITIONS : 0;
+}
+
+/* What the cache has of page k behind parent. */
+static struct prefix_entry *find(struct sequence *s, const struct prefix_entry *parent, uint32_t k)
+{
+    return prefix_cache_find(s->cache, parent, chain_at(s, k), s->tokens + k * BLOCK_POSITIONS);
+}
+
+/* The next page of the table is the entry's. promised: under a promise of the sequence. */
+static void adopt(struct sequence *s, struct pages *pool, struct prefix_entry *e, bool promised)
+{
+    uint32_t page = prefix_entry_page(e);
+    bool passes = pages_idle(pool, page);
+    block_table_adopt(&s->table, page);
+    if (promised && !passes)
+        pages_unreserve(pool, 1);
+    s->promised -= promised || passes;
+    s->entry = e;
+    s->n_shared++;
+    s->n_seen += BLOCK_POSITIONS;
+}
+
 bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint64_t now_ns)
 {
     check(s->state == SEQUENCE_WAITING);
     uint32_t n = block_pages_for(positions_ahead(s, sequence_tokens(s), ahead));
-    if (!pages_reserve(pool, n))
+    uint32_t hits = 0, idle = 0;
+    struct prefix_entry *e, *last = NULL;
+    for (; hits < takeable(s) && (e = find(s, last, hits)) != NULL; hits++) {
+        idle += pages_idle(pool, prefix_entry_page(e));
+        last = e;
+    }
+    /* Pages that others use are claimed already; idle ones need a promise to become claimed. */
+    if (!pages_reserve(pool, n - hits + idle))
         return false;
-    s->promised = n;
+    s->promised = n - hits + idle;
     s->state = SEQUENCE_PREFILL;
     s->n_seen = 0;
     block_table_init(&s->table, pool);
+    for (uint32_t k = 0; k < hits; k++)
+        adopt(s, pool, find(s, s->entry, k), false);
     if (s->admitted_ns == 0)
         s->admitted_ns = now_ns;
+    if (!s->started)
+        s->n_cached = s->n_seen;
     return true;
+}
+
+void sequence_follow(struct sequence *s, struct pages *pool)
+{
+    struct prefix_entry *e;
+    if (s->n_seen != s->n_shared * BLOCK_POSITIONS)
+        return;
+    while (s->n_shared < takeable(s) && (e = find(s, s->entry, s->n_shared)) != NULL)
+        adopt(s, pool, e, true);
+    if (!s->started)
+        s->n_cached = s->n_seen;
+}
+
+bool sequence_waits_for(struct sequence *s, struct sequence *other)
+{
+    uint32_t k = s->n_shared;
+    if (other == s || other->state != SEQUENCE_PREFILL || other->paused || other->cache == NULL ||
+        k >= takeable(s) || s->n_seen != k * BLOCK_POSITIONS)
+        return false;
+    if (other->n_seen / BLOCK_POSITIONS != k ||
+        sequence_tokens(other) < (k + 1) * BLOCK_POSITIONS ||
+        (other->n_seen == s->n_seen && other->serial > s->serial))
+        return false;
+    struct siphash mine = chain_at(s, k), its = chain_at(other, k);
+    return mine.word[0] == its.word[0] && mine.word[1] == its.word[1];
+}
+
+void sequence_keep(struct sequence *s, struct pages *pool, uint64_t now_ns)
+{
+    while (s->cache != NULL && (s->n_shared + 1) * BLOCK_POSITIONS <= s->n_seen) {
+        uint32_t k = s->n_shared, own = s->table.ids[k];
+        struct prefix_entry *e = find(s, s->entry, k);
+        if (e == NULL) {
+            e = prefix_cache_add(s->cache, s->entry, chain_at(s, k),
+                                 s->tokens + k * BLOCK_POSITIONS, own, s->generation->priority,
+                                 now_ns);
+        } else {
+            uint32_t page = prefix_entry_page(e);
+            bool passes = pages_idle(pool, page);
+            pages_ref(pool, page);
+            s->table.ids[k] = page;
+            pages_unref(pool, own);
+            if (!passes)
+                pages_unreserve(pool, 1);
+        }
+        s->promised--;
+        s->entry = e;
+        s->n_shared++;
+    }
+}
+
+const char *sequence_cache_word(struct sequence *s)
+{
+    static const char *const words[] = {[PREFIX_WHOLE] = "whole",
+                                        [PREFIX_NEW] = "new",
+                                        [PREFIX_DIVERGED] = "diverged",
+                                        [PREFIX_EVICTED] = "evicted"};
+    if (s->cache == NULL)
+        return "off";
+    if (takeable(s) == 0)
+        return "short";
+    if (s->n_shared >= takeable(s))
+        return words[PREFIX_WHOLE];
+    return words[prefix_cache_why(s->cache, s->entry, chain_at(s, s->n_shared))];
 }
 
 enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t count, uint32_t ahead)
 {
-    uint32_t need = block_pages_for(s->n_seen + count);
+    uint32_t need = block_pages_for(s->n_seen + count) - s->n_shared;
     if (need > s->promised) {
         check(s->grows);
-        uint32_t want = block_pages_for(positions_ahead(s, s->n_seen + count, ahead)) - s->promised;
+        uint32_t most = block_pages_for(positions_ahead(s, s->n_seen + count, ahead));
+        uint32_t want = most - s->n_shared - s->promised;
         if (!pages_reserve(pool, want)) {
             want = need - s->promised;
             if (!pages_reserve(pool, want))

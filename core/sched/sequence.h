@@ -9,7 +9,14 @@
  *      SEQUENCE_DECODE    only the last token is unseen: one token a step
  *
  * After a preemption the sequence waits again with all its tokens, and prefill goes over prompt and
- * made tokens alike. Owner: the scheduler thread. */
+ * made tokens alike.
+ *
+ *      table    [ page | page | page | page | page ]
+ *                n_shared ----->|  the prefix cache has these too, up to `entry`
+ *
+ * Pages come into the table from the cache (a prefix that somebody had before), and go into it as
+ * soon as they are full. The last token is always fed, for its logits, so a lookup takes at most
+ * (tokens - 1) / 32 pages. Owner: the scheduler thread. */
 #ifndef SCHED_SEQUENCE_H
 #define SCHED_SEQUENCE_H
 
@@ -17,6 +24,7 @@
 #include <stdint.h>
 
 #include "alloc/block_table.h"
+#include "alloc/prefix_cache.h"
 #include "core/base/list.h"
 #include "core/model/sample.h"
 #include "core/sched/sched.h"
@@ -41,7 +49,14 @@ struct sequence {
     uint32_t n_cached;
 
     struct block_table table;
-    uint32_t promised; /* pages reserved in the pool for it */
+    uint32_t
+        promised; /* pages reserved in the pool for it; those it shares with the cache are not */
+
+    struct prefix_cache *cache; /* NULL: looks nothing up and keeps nothing */
+    struct siphash *chain;      /* hash of each full page of its tokens, as far as was needed */
+    uint32_t n_chain, chain_cap;
+    uint32_t n_shared;          /* pages of the table, from the first, that the cache has */
+    struct prefix_entry *entry; /* the last of them */
 
     struct sample_state history; /* kept only where the penalties need it */
     bool needs_history;
@@ -50,7 +65,8 @@ struct sequence {
 };
 
 /* Takes over the generation; limit as sched.c computed it. */
-struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t limit, bool grows);
+struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t limit, bool grows,
+                              struct prefix_cache *cache);
 /* Drops pages and promise, frees it and the generation. */
 void sequence_free(struct sequence *s, struct pages *pool);
 
@@ -67,12 +83,22 @@ static inline uint32_t sequence_positions_max(const struct sequence *s)
 }
 
 /* WAITING -> PREFILL: promises pages for all tokens so far and `ahead` more, or for all that it may
- * ever need. False if the pool cannot promise them. */
+ * ever need, less what the cache has; those pages are its own now too. False if the pool cannot
+ * promise them. */
 bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint64_t now_ns);
 /* Makes positions [n_seen, n_seen + count) writable, promising more if it grows. NO_MEMORY: the
  * pool can promise no more; LOADING: the page is promised but not populated yet, try again when the
  * pool wakes us. */
 enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t count, uint32_t ahead);
+/* Takes the pages behind its own that others have finished in the meantime. */
+void sequence_follow(struct sequence *s, struct pages *pool);
+/* Whether `other`, which prefills too, is about to finish the page that s would fill next: then s
+ * need not. Never true both ways, nor in a circle. */
+bool sequence_waits_for(struct sequence *s, struct sequence *other);
+/* Gives the pages that are full now to the cache; of two equal ones the cache's stays. */
+void sequence_keep(struct sequence *s, struct pages *pool, uint64_t now_ns);
+/* How the lookup went: a word for statistics and logs. */
+const char *sequence_cache_word(struct sequence *s);
 /* Back to WAITING: drops pages and promise, keeps the tokens. */
 void sequence_preempt(struct sequence *s, struct pages *pool);
 /* Adds a token that was drawn. */

@@ -182,6 +182,8 @@ enum status engine_begin(struct engine *e, struct stats_writer *stats, struct er
         .prefill_chunk = (uint32_t)o->prefill_chunk,
         .max_queue = (uint32_t)o->max_queue,
         .max_running = (uint32_t)o->max_running,
+        .no_cache = !o->prefix_cache,
+        .cache_idle_ns = o->cache_idle * 1000000000,
         .nice = COMPUTE_NICE,
         .trace_logits = o->trace_logits,
         .eog = eog,

@@ -234,6 +234,7 @@ static void handle(struct worker *w, const struct sched_event *event)
     case SCHED_STARTED:
         s->totals.cached_tokens = event->started.cached_tokens;
         s->totals.queue_ms = (double)event->started.queue_ns / 1e6;
+        s->cache = event->started.cache;
         break;
     case SCHED_TOKEN:
         if (wanted)
@@ -282,6 +283,9 @@ void glue_info_pairs(const struct stream *s, struct message_head *head, char fig
                          slice_of(figures[n]));
         n++;
     }
+    if (s->cache != NULL)
+        message_add_pair(head->pairs, &head->n_pairs, slice_of("x-tokenring-cache"),
+                         slice_of(s->cache));
     if (s->ended && s->finish != NULL)
         message_add_pair(head->pairs, &head->n_pairs, slice_of("x-tokenring-finish"),
                          slice_of(s->finish));

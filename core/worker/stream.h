@@ -82,6 +82,7 @@ struct stream {
     uint64_t n_released; /* tokens given to the reply */
     struct api_totals totals;
     enum status failure; /* STATUS_OK, or what the answer is an error for */
+    const char *cache;   /* how the prefix cache was met (SCHED_STARTED), or NULL; static */
     const char *finish;  /* for the log: "stop", "length", or an error's name */
 
     uint64_t arrival_ns, first_ns, last_ns; /* request, first token, latest token */

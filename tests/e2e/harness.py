@@ -201,9 +201,7 @@ http {{
         if self.model:
             argv += ['--model', str(self.model)]
         for key, value in {'threads': 2, **self.options, **more}.items():
-            argv.append('--' + key.replace('_', '-'))
-            if value is not True:
-                argv.append(str(value))
+            argv.append('--' + key.replace('_', '-') + ('' if value is True else f'={value}'))
         self.worker_log = open(self.dir / 'worker.log', 'ab')
         self.worker = subprocess.Popen(argv, stdout=self.worker_log, stderr=subprocess.STDOUT)
         return self.worker

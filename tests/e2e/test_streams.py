@@ -97,7 +97,7 @@ def test_batching_is_real():
 
 def test_aborts_leave_nothing_behind():
     """200 clients that go away at random moments: everything is back at its baseline afterwards."""
-    with Site(default_model(), max_queue=64) as site:
+    with Site(default_model(), max_queue=64, cache_idle=2) as site:
         together([lambda i=i: site.stream(TEXT, generation(i, 16, words=400)).read_all() for i in range(16)])
         idle = lambda: (lambda s: s['requests_running'] == 0 and s['requests_waiting'] == 0 and s['kv_pages_used'] == 0)(site.stat())
         wait_for('the site is idle', idle)

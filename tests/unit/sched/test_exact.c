@@ -1,6 +1,6 @@
 /* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among
- * 16 others, for every prefill chunk and number of threads, and when it
- * was preempted. */
+ * 16 others, for every prefill chunk and number of threads, with a cold and a warm prefix cache, and
+ * when it was preempted. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +73,8 @@ struct plan {
     uint32_t chunk;
     bool together; /* all at once, or one after the other */
     bool grows;    /* no max_tokens: up to the end of the context */
+    bool warm;     /* every generation twice; the second time counts */
+    bool no_cache;
     struct stats_writer *stats;
 };
 
@@ -83,6 +85,7 @@ static void run(struct session *m, const struct plan *plan, struct stream *strea
                               .context = CONTEXT,
                               .max_queue = STREAMS,
                               .reserve_tokens = 32,
+                              .no_cache = plan->no_cache,
                               .trace_logits = true,
                               .eog = eog,
                               .n_eog = 1};
@@ -91,16 +94,21 @@ static void run(struct session *m, const struct plan *plan, struct stream *strea
     struct error err = {0};
     memset(streams, 0, STREAMS * sizeof(*streams));
     check(sched_create(&engine, plan->pool, plan->stats, &o, &s, &err) == STATUS_OK);
-    for (uint64_t id = 0; id < STREAMS; id++) {
-        struct generation *g = make(id, model_info(m->model)->vocab);
-        if (plan->grows)
-            g->max_tokens = SCHED_REST;
-        check(sched_submit(s, g, NULL, &err) == STATUS_OK);
-        if (!plan->together)
-            collect(s, streams, 1);
+    for (int round = 0; round <= plan->warm; round++) {
+        memset(streams, 0, STREAMS * sizeof(*streams));
+        for (uint64_t id = 0; id < STREAMS; id++) {
+            struct generation *g = make(id, model_info(m->model)->vocab);
+            if (plan->grows)
+                g->max_tokens = SCHED_REST;
+            check(sched_submit(s, g, NULL, &err) == STATUS_OK);
+            if (!plan->together)
+                collect(s, streams, 1);
+        }
+        if (plan->together)
+            collect(s, streams, STREAMS);
     }
-    if (plan->together)
-        collect(s, streams, STREAMS);
+    for (int i = 0; i < STREAMS && plan->warm; i++)
+        check(streams[i].end.cached_tokens == (streams[i].end.prompt_tokens - 1) / 32 * 32);
     sched_free(s);
 }
 
@@ -139,7 +147,7 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
         char what[128];
         open_model(&m, path, type, threads);
         if (threads == 1) {
-            run(&m, &(struct plan){.pool = m.pool, .chunk = 512}, alone);
+            run(&m, &(struct plan){.pool = m.pool, .chunk = 512, .no_cache = true}, alone);
             for (int i = 0; i < STREAMS; i++)
                 for (int k = 0; k < i; k++)
                     check(alone[i].end.logits_hash != alone[k].end.logits_hash);
@@ -149,6 +157,13 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
             run(&m, &plan, streams);
             snprintf(what, sizeof(what), "kv %s, %u threads, chunk %u, together", type_name,
                      threads, chunks[c]);
+            bad += compare(alone, streams, what);
+        }
+        for (int together = 0; together < 2; together++) {
+            struct plan plan = {.pool = m.pool, .chunk = 64, .together = together, .warm = true};
+            run(&m, &plan, streams);
+            snprintf(what, sizeof(what), "kv %s, %u threads, warm, %s", type_name, threads,
+                     together ? "together" : "alone");
             bad += compare(alone, streams, what);
         }
         session_close(&m);
@@ -170,7 +185,9 @@ static int test_preemption(const char *path)
     struct arena_options o = {.limit = 8 << 20, .page_bytes = &page, .n_page_bytes = 1};
     check(arena_create(&o, &arena, &err) == STATUS_OK);
     check(pages_create(arena, page, &plan.pool, &err) == STATUS_OK);
+    plan.no_cache = true;
     run(&m, &plan, alone);
+    plan.no_cache = false;
     plan.together = true;
     plan.stats = stats_writer_anonymous();
     run(&m, &plan, streams);
