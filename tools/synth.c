@@ -114,8 +114,10 @@ static uint16_t half(float f)
     uint32_t bits;
     memcpy(&bits, &f, sizeof(bits));
     int exponent = (int)(bits >> 23 & 255) - 127 + 15;
-    if (exponent <= 0)
+    if (exponent < -10)
         return (uint16_t)(bits >> 16 & 0x8000);
+    if (exponent <= 0) /* a denormal, in units of 2^-24 */
+        return (uint16_t)((bits >> 16 & 0x8000) | ((bits & 0x7FFFFF) | 0x800000) >> (14 - exponent));
     return (uint16_t)((bits >> 16 & 0x8000) | (uint32_t)exponent << 10 | (bits >> 13 & 0x3FF));
 }
 
@@ -177,6 +179,27 @@ static void fill_block(struct writer *w, enum tensor_type type, uint8_t *block, 
         d = half(sigma / 18.5f / 74.0f * jitter);
         memcpy(block + 208, &d, 2);
         break;
+    case TENSOR_IQ4_NL: /* the table's values: deviation 67 */
+        d = half(sigma / 67.4f * jitter);
+        memcpy(block, &d, 2);
+        break;
+    case TENSOR_IQ4_XS: /* and scales -32..31 */
+        d = half(sigma / 67.4f / 18.5f * jitter);
+        memcpy(block, &d, 2);
+        break;
+    case TENSOR_MXFP4: /* the table's values: deviation 5.9; the scale is a power of two */
+        block[0] = (uint8_t)(128 + (int)lrintf(log2f(sigma / 5.85f * jitter)));
+        break;
+    case TENSOR_Q2_K: /* quants 0..3, scales and minima 0..15 */
+        d = half(sigma / 13.9f * jitter);
+        m = half(sigma / 13.9f * jitter * 1.5f);
+        memcpy(block + 80, &d, 2);
+        memcpy(block + 82, &m, 2);
+        break;
+    case TENSOR_Q3_K: /* quants -4..3, scales -32..31 */
+        d = half(sigma / 2.35f / 18.5f * jitter);
+        memcpy(block + 108, &d, 2);
+        break;
     default:
         break;
     }
@@ -185,7 +208,8 @@ static void fill_block(struct writer *w, enum tensor_type type, uint8_t *block, 
 static bool type_works(enum tensor_type type)
 {
     static const enum tensor_type types[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q8_0, TENSOR_Q4_0, TENSOR_Q4_1,
-                                             TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K};
+                                             TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_Q2_K,
+                                             TENSOR_Q3_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (types[i] == type)
             return true;
@@ -350,7 +374,8 @@ static void usage(FILE *out)
           "      --kv-heads N        4\n"
           "      --vocab N           32000\n"
           "      --context N         2048\n"
-          "      --type T            of the matrices: q4_0 (also f32 f16 bf16 q8_0 q4_1 q5_0 q5_1 q4_k q5_k q6_k)\n"
+          "      --type T            of the matrices: q4_0 (also f32 f16 bf16 q8_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k\n"
+          "                          iq4_nl iq4_xs mxfp4)\n"
           "      --embedding-type T  of token_embd (default: --type)\n"
           "      --head-type T       of output (default: --type)\n"
           "      --tied              no output matrix: the embedding serves\n"

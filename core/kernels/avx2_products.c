@@ -2,7 +2,8 @@
  *
  * A tile is one or both halves (8 rows) of a panel times up to four columns. vpmaddubsw multiplies unsigned
  * weights by signed activations and adds pairs to 16 bits; those sums are gathered in 16 bits as long as
- * they cannot overflow (fold_after), then in 32. Q8_0's weights are signed: their sign moves to the activation. */
+ * they cannot overflow (fold_after), then in 32. Weights of Q8_0, IQ4_NL and IQ4_XS are signed: their sign moves
+ * to the activation. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -41,13 +42,38 @@ INLINE bool has_bits(enum weight_type type)
 
 INLINE uint32_t unit_blocks(enum weight_type type)
 {
-    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K ? 8 : 2;
+    switch (type) {
+    case WEIGHT_Q2_K:
+    case WEIGHT_Q3_K:
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+    case WEIGHT_Q6_K:
+    case WEIGHT_IQ4_XS:
+        return 8;
+    default:
+        return 2;
+    }
 }
 
-/* Groups whose 16-bit sums may be added: 15 · 127 · 2 · 8, 31 · 127 · 2 · 4, 63 · 127 · 2 · 2, 128 · 127 · 2. */
+/* Types whose weights stay signed bytes. */
+INLINE bool is_signed(enum weight_type type)
+{
+    return type == WEIGHT_Q8_0 || type == WEIGHT_IQ4_NL || type == WEIGHT_IQ4_XS;
+}
+
+/* Types with scales of 16 columns. */
+INLINE bool has_halves(enum weight_type type)
+{
+    return type == WEIGHT_Q2_K || type == WEIGHT_Q3_K || type == WEIGHT_Q6_K;
+}
+
+/* Groups whose 16-bit sums may be added: 15 · 127 · 2 · 8, 31 · 127 · 2 · 4, 63 · 127 · 2 · 2, 128 · 127 · 2;
+ * a half has four. */
 INLINE int fold_after(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K ? 2 : has_bits(type) ? 4 : 8;
+    if (type == WEIGHT_Q2_K || type == WEIGHT_Q3_K || type == WEIGHT_MXFP4)
+        return 4;
+    return is_signed(type) ? 1 : type == WEIGHT_Q6_K ? 2 : has_bits(type) ? 4 : 8;
 }
 
 /* Where block i's quants begin in its unit. */
@@ -58,6 +84,12 @@ INLINE uint32_t quants_at(enum weight_type type, uint32_t i)
         return 64 + 512 * i;
     case WEIGHT_Q6_K:
         return Q6_QUANTS + Q6_BLOCK_BYTES * i;
+    case WEIGHT_Q2_K:
+        return HALVES_QUANTS + PAIRS_BYTES * i;
+    case WEIGHT_Q3_K:
+        return HALVES_QUANTS + (PAIRS_BYTES + BITS_BYTES) * i;
+    case WEIGHT_IQ4_XS:
+        return XS_QUANTS + NIBBLES_BYTES * i;
     case WEIGHT_Q4_K:
     case WEIGHT_Q5_K:
         return K_QUANTS + (NIBBLES_BYTES + (has_bits(type) ? BITS_BYTES : 0)) * i;
@@ -66,7 +98,17 @@ INLINE uint32_t quants_at(enum weight_type type, uint32_t i)
     }
 }
 
-/* Group g (columns 4g … 4g+3) of 8 rows; half = 0 or 32: which rows. Unsigned, but for Q8_0. */
+/* Values that nibbles stand for; MXFP4's plus 16. */
+INLINE __m256i look_up(enum weight_type type, __m256i nibbles)
+{
+    const int8_t *table = type == WEIGHT_MXFP4 ? mxfp4_values : iq4_values;
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+    if (type == WEIGHT_MXFP4)
+        values = _mm256_add_epi8(values, _mm256_set1_epi8(16));
+    return _mm256_shuffle_epi8(values, nibbles);
+}
+
+/* Group g (columns 4g … 4g+3) of 8 rows; half = 0 or 32: which rows. Unsigned, but for is_signed types. */
 INLINE __m256i group(enum weight_type type, const uint8_t *quants, uint32_t half, int g)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -82,6 +124,16 @@ INLINE __m256i group(enum weight_type type, const uint8_t *quants, uint32_t half
                             : _mm256_slli_epi32(high, 2);
         return _mm256_or_si256(v, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
     }
+    if (type == WEIGHT_Q2_K || type == WEIGHT_Q3_K) {
+        __m256i v = load_ymm(quants + 64 * (g / 4) + half);
+        v = _mm256_and_si256(_mm256_srli_epi32(v, 2 * (g % 4)), _mm256_set1_epi8(3));
+        if (type == WEIGHT_Q3_K) {
+            __m256i bits = load_ymm(quants + PAIRS_BYTES + half);
+            bits = g <= 2 ? _mm256_slli_epi32(bits, 2 - g) : _mm256_srli_epi32(bits, g - 2);
+            v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(4)));
+        }
+        return v;
+    }
     __m256i v = load_ymm(quants + 64 * (g % 4) + half);
     v = _mm256_and_si256(g >= 4 ? _mm256_srli_epi32(v, 4) : v, low);
     if (has_bits(type)) {
@@ -89,6 +141,8 @@ INLINE __m256i group(enum weight_type type, const uint8_t *quants, uint32_t half
         bits = g <= 4 ? _mm256_slli_epi32(bits, 4 - g) : _mm256_srli_epi32(bits, g - 4);
         v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
     }
+    if (type == WEIGHT_IQ4_NL || type == WEIGHT_IQ4_XS || type == WEIGHT_MXFP4)
+        return look_up(type, v);
     return v;
 }
 
@@ -96,8 +150,17 @@ INLINE __m256i group(enum weight_type type, const uint8_t *quants, uint32_t half
 INLINE void scales(enum weight_type type, const uint8_t *unit, uint32_t i, uint32_t half, __m256 *d,
                    __m256 *m)
 {
-    if (type == WEIGHT_Q6_K) {
+    if (has_halves(type)) {
         *d = load_half(unit + K_D + half / 2);
+        if (type == WEIGHT_Q2_K)
+            *m = load_half(unit + K_DMIN + half / 2);
+    } else if (type == WEIGHT_MXFP4) {
+        *d = _mm256_castsi256_ps(_mm256_slli_epi32(
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(unit + 16 * i + half / 4))), 23));
+    } else if (type == WEIGHT_IQ4_XS) {
+        __m128i sc = _mm_loadl_epi64((const void *)(unit + XS_SC + 16 * i + half / 4));
+        *d = _mm256_mul_ps(load_half(unit + K_D + half / 2),
+                           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(sc)));
     } else if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K) {
         __m256i sc =
             _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(unit + K_SC + 16 * i + half / 4)));
@@ -125,7 +188,7 @@ INLINE __m256i quad(const struct act_block *x, int g)
 
 INLINE __m256i multiply(enum weight_type type, __m256i w, __m256i x)
 {
-    if (type == WEIGHT_Q8_0)
+    if (is_signed(type))
         return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_maddubs_epi16(w, x);
 }
@@ -142,7 +205,7 @@ INLINE void dots(enum weight_type type, int nc, const uint8_t *quants, uint32_t 
     UNROLL
     for (int step = begin; step < end; step++) {
         /* Low and high nibbles of one load after each other, where the order is free. */
-        const int g = type == WEIGHT_Q6_K || type == WEIGHT_Q8_0 ? step : step / 2 + 4 * (step & 1);
+        const int g = has_halves(type) || type == WEIGHT_Q8_0 ? step : step / 2 + 4 * (step & 1);
         const __m256i w = group(type, quants, half, g);
         UNROLL
         for (int c = 0; c < nc; c++) {
@@ -161,6 +224,59 @@ INLINE __m256i sub_scales(const uint8_t *unit, uint32_t i, uint32_t h, uint32_t 
         _mm_loadl_epi64((const void *)(unit + Q6_SC + 32 * i + 16 * h + half / 4)));
 }
 
+/* Scales (Q3_K: signed) or scales and minimums (Q2_K: s + 16 m) of both halves of 8 rows, as pairs of words. */
+INLINE __m256i scale_pairs(enum weight_type type, const uint8_t *unit, uint32_t i, uint32_t half)
+{
+    const __m128i v = _mm_load_si128((const void *)(unit + HALVES_SC + 32 * i + half / 2));
+    return type == WEIGHT_Q3_K ? _mm256_cvtepi8_epi16(v) : _mm256_cvtepu8_epi16(v);
+}
+
+/* Pairs of words for vpmaddwd: the low half of `first` and of `second`, both within 16 bits. */
+INLINE __m256i pair(__m256i first, __m256i second)
+{
+    return _mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xaa);
+}
+
+/* Scaled sum of the two halves' sums. */
+INLINE __m256i join(enum weight_type type, const uint8_t *unit, uint32_t i, uint32_t half,
+                    __m256i first, __m256i second)
+{
+    if (type == WEIGHT_Q6_K)
+        return _mm256_add_epi32(_mm256_mullo_epi32(first, sub_scales(unit, i, 0, half)),
+                                _mm256_mullo_epi32(second, sub_scales(unit, i, 1, half)));
+    __m256i sc = scale_pairs(type, unit, i, half);
+    if (type == WEIGHT_Q2_K)
+        sc = _mm256_and_si256(sc, _mm256_set1_epi16(15));
+    return _mm256_madd_epi16(pair(first, second), sc);
+}
+
+/* Q2_K's sum of minimums: −8·Σx of the halves, times −m0 and −m1, is eight times that. */
+INLINE __m256 minimums(const uint8_t *unit, uint32_t i, uint32_t half, const struct act_block *x)
+{
+    const __m256i m = _mm256_srli_epi16(scale_pairs(WEIGHT_Q2_K, unit, i, half), 4);
+    const __m256i sums = pair(_mm256_set1_epi32(x->seed16), _mm256_set1_epi32(x->seed - x->seed16));
+    const __m256i eight = _mm256_madd_epi16(sums, _mm256_sub_epi16(_mm256_setzero_si256(), m));
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(eight, 3));
+}
+
+/* −zp·Σx where the zero point is 8, 16, 32 or 4, from −8·Σx. */
+INLINE int32_t seeded(enum weight_type type, int32_t seed)
+{
+    switch (type) {
+    case WEIGHT_Q4_0:
+        return seed;
+    case WEIGHT_Q5_0:
+    case WEIGHT_MXFP4:
+        return 2 * seed;
+    case WEIGHT_Q6_K:
+        return 4 * seed;
+    case WEIGHT_Q3_K:
+        return seed / 2;
+    default:
+        return 0;
+    }
+}
+
 /* f[c] += 8 rows of block i · columns. */
 INLINE void accumulate(enum weight_type type, int nc, const uint8_t *unit, uint32_t i,
                        uint32_t half, const uint8_t *x, size_t stride, __m256 f[MAX_NC])
@@ -173,23 +289,19 @@ INLINE void accumulate(enum weight_type type, int nc, const uint8_t *unit, uint3
     UNROLL
     for (int c = 0; c < nc; c++) {
         column[c] = (const struct act_block *)(x + (size_t)c * stride) + i;
-        /* −zp·Σx: the zero points are 8, 16 and 32 */
-        sum[c] = _mm256_set1_epi32(type == WEIGHT_Q4_0   ? column[c]->seed
-                                   : type == WEIGHT_Q5_0 ? 2 * column[c]->seed
-                                   : type == WEIGHT_Q6_K ? 4 * column[c]->seed16
-                                                         : 0);
+        sum[c] =
+            _mm256_set1_epi32(seeded(type, has_halves(type) ? column[c]->seed16 : column[c]->seed));
     }
-    if (type == WEIGHT_Q6_K) {
+    if (has_halves(type)) {
         __m256i second[MAX_NC];
         dots(type, nc, quants, half, column, 0, 4, sum);
         UNROLL
         for (int c = 0; c < nc; c++)
-            second[c] = _mm256_set1_epi32(4 * (column[c]->seed - column[c]->seed16));
+            second[c] = _mm256_set1_epi32(seeded(type, column[c]->seed - column[c]->seed16));
         dots(type, nc, quants, half, column, 4, 8, second);
         UNROLL
         for (int c = 0; c < nc; c++)
-            sum[c] = _mm256_add_epi32(_mm256_mullo_epi32(sum[c], sub_scales(unit, i, 0, half)),
-                                      _mm256_mullo_epi32(second[c], sub_scales(unit, i, 1, half)));
+            sum[c] = join(type, unit, i, half, sum[c], second[c]);
     } else {
         dots(type, nc, quants, half, column, 0, 8, sum);
     }
@@ -200,6 +312,9 @@ INLINE void accumulate(enum weight_type type, int nc, const uint8_t *unit, uint3
                                _mm256_mul_ps(d, _mm256_set1_ps(column[c]->d)), f[c]);
         if (has_min(type))
             f[c] = _mm256_fmadd_ps(m, _mm256_set1_ps(column[c]->dsum), f[c]);
+        if (type == WEIGHT_Q2_K)
+            f[c] = _mm256_fnmadd_ps(minimums(unit, i, half, column[c]),
+                                    _mm256_mul_ps(m, _mm256_set1_ps(column[c]->d)), f[c]);
     }
 }
 
@@ -311,6 +426,11 @@ TILES(Q5_1)
 TILES(Q4_K)
 TILES(Q5_K)
 TILES(Q6_K)
+TILES(IQ4_NL)
+TILES(IQ4_XS)
+TILES(MXFP4)
+TILES(Q2_K)
+TILES(Q3_K)
 
 void avx2_fill_products(struct kernels *k)
 {
@@ -322,4 +442,9 @@ void avx2_fill_products(struct kernels *k)
     k->product[WEIGHT_Q4_K] = product_Q4_K;
     k->product[WEIGHT_Q5_K] = product_Q5_K;
     k->product[WEIGHT_Q6_K] = product_Q6_K;
+    k->product[WEIGHT_IQ4_NL] = product_IQ4_NL;
+    k->product[WEIGHT_IQ4_XS] = product_IQ4_XS;
+    k->product[WEIGHT_MXFP4] = product_MXFP4;
+    k->product[WEIGHT_Q2_K] = product_Q2_K;
+    k->product[WEIGHT_Q3_K] = product_Q3_K;
 }

@@ -32,7 +32,7 @@
 struct block512 {
     __m512i q[8];
     __m512 d, m;
-    __m512i sc0, sc1; /* Q6_K: sub-scales of the halves */
+    __m512i sc0, sc1; /* Q6_K: sub-scales of the halves; pairs in sc0: Q3_K's, Q2_K's −minimums */
 };
 
 INLINE __m512 load_half(const uint8_t *p)
@@ -85,6 +85,59 @@ INLINE void unpack_q6(const uint8_t *src, __m512i q[8])
     }
 }
 
+/* Nibbles become the table's values plus what makes them unsigned. */
+INLINE void unpack_table(const uint8_t *src, const int8_t *table, int plus, __m512i q[8])
+{
+    const __m512i values = _mm512_add_epi8(
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table)), _mm512_set1_epi8((char)plus));
+    unpack_nibbles(src, q);
+    UNROLL
+    for (int g = 0; g < 8; g++)
+        q[g] = _mm512_shuffle_epi8(values, q[g]);
+}
+
+INLINE void unpack_pairs(const uint8_t *src, __m512i q[8])
+{
+    const __m512i low = _mm512_set1_epi8(3);
+    UNROLL
+    for (int g = 0; g < 8; g++)
+        q[g] = _mm512_and_si512(_mm512_srli_epi32(load_zmm(src + 64 * (g / 4)), 2 * (g % 4)), low);
+}
+
+/* Block i of Q2_K: quants times their scales, at most 45, so a word's product is that of its two bytes. */
+INLINE void unpack_q2(const uint8_t *unit, uint32_t i, struct block512 *b)
+{
+    const __m512i v =
+        _mm512_cvtepu8_epi16(_mm256_load_si256((const void *)(unit + HALVES_SC + 32 * i)));
+    const __m512i sc = _mm512_and_si512(v, _mm512_set1_epi16(15));
+    const __m512i even = _mm512_and_si512(sc, _mm512_set1_epi32(15));
+    const __m512i first = _mm512_or_si512(even, _mm512_slli_epi32(even, 16));
+    const __m512i odd = _mm512_srli_epi32(sc, 16);
+    const __m512i second = _mm512_or_si512(odd, _mm512_slli_epi32(odd, 16));
+    b->d = load_half(unit + K_D);
+    b->m = load_half(unit + K_DMIN);
+    b->sc0 = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_srli_epi16(v, 4));
+    unpack_pairs(unit + HALVES_QUANTS + PAIRS_BYTES * i, b->q);
+    UNROLL
+    for (int g = 0; g < 8; g++)
+        b->q[g] = _mm512_mullo_epi16(b->q[g], g < 4 ? first : second);
+}
+
+/* Block i of Q3_K: quants plus 4. */
+INLINE void unpack_q3(const uint8_t *unit, uint32_t i, struct block512 *b)
+{
+    const uint8_t *pairs = unit + HALVES_QUANTS + (PAIRS_BYTES + BITS_BYTES) * i;
+    const __m512i four = _mm512_set1_epi8(4), bits = load_zmm(pairs + PAIRS_BYTES);
+    b->d = load_half(unit + K_D);
+    b->sc0 = _mm512_cvtepi8_epi16(_mm256_load_si256((const void *)(unit + HALVES_SC + 32 * i)));
+    unpack_pairs(pairs, b->q);
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        __m512i at = g <= 2 ? _mm512_slli_epi32(bits, 2 - g) : _mm512_srli_epi32(bits, g - 2);
+        b->q[g] = _mm512_ternarylogic_epi32(b->q[g], at, four, 0xf8);
+    }
+}
+
 INLINE bool has_min(enum weight_type type)
 {
     return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K;
@@ -92,7 +145,17 @@ INLINE bool has_min(enum weight_type type)
 
 INLINE uint32_t unit_blocks(enum weight_type type)
 {
-    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K ? 8 : 2;
+    switch (type) {
+    case WEIGHT_Q2_K:
+    case WEIGHT_Q3_K:
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+    case WEIGHT_Q6_K:
+    case WEIGHT_IQ4_XS:
+        return 8;
+    default:
+        return 2;
+    }
 }
 
 INLINE uint32_t unit_bytes(enum weight_type type)
@@ -101,6 +164,8 @@ INLINE uint32_t unit_bytes(enum weight_type type)
     case WEIGHT_Q8_0:
         return 1088;
     case WEIGHT_Q4_0:
+    case WEIGHT_IQ4_NL:
+    case WEIGHT_MXFP4:
         return 576;
     case WEIGHT_Q4_1:
         return 640;
@@ -108,6 +173,12 @@ INLINE uint32_t unit_bytes(enum weight_type type)
         return 704;
     case WEIGHT_Q5_1:
         return 768;
+    case WEIGHT_Q2_K:
+        return 1344;
+    case WEIGHT_Q3_K:
+        return 1856;
+    case WEIGHT_IQ4_XS:
+        return 2240;
     case WEIGHT_Q4_K:
         return 2368;
     case WEIGHT_Q5_K:
@@ -165,6 +236,27 @@ INLINE void unpack(enum weight_type type, const uint8_t *unit, uint32_t i, struc
             unpack_bits(unit + K_QUANTS + stride * i + NIBBLES_BYTES, b->q);
         break;
     }
+    case WEIGHT_IQ4_NL:
+        b->d = load_half(unit + 32 * i);
+        unpack_table(unit + 64 + NIBBLES_BYTES * i, iq4_values, 128, b->q);
+        break;
+    case WEIGHT_IQ4_XS:
+        b->d = _mm512_mul_ps(load_half(unit + K_D),
+                             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+                                 _mm_load_si128((const void *)(unit + XS_SC + 16 * i)))));
+        unpack_table(unit + XS_QUANTS + NIBBLES_BYTES * i, iq4_values, 128, b->q);
+        break;
+    case WEIGHT_MXFP4:
+        b->d = _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu8_epi32(_mm_load_si128((const void *)(unit + 16 * i))), 23));
+        unpack_table(unit + 64 + NIBBLES_BYTES * i, mxfp4_values, 16, b->q);
+        break;
+    case WEIGHT_Q2_K:
+        unpack_q2(unit, i, b);
+        break;
+    case WEIGHT_Q3_K:
+        unpack_q3(unit, i, b);
+        break;
     default:
         b->d = load_half(unit + K_D);
         b->sc0 = _mm512_cvtepi8_epi32(_mm_load_si128((const void *)(unit + Q6_SC + 32 * i)));
@@ -183,6 +275,12 @@ INLINE __m512i dot(__m512i sum, __m512i weights, const struct act_block *x, int 
     return sum;
 }
 
+/* Pairs of words for vpmaddwd: the low half of `first` and of `second`, both within 16 bits. */
+INLINE __m512i pair(__m512i first, __m512i second)
+{
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
+}
+
 /* f += block · column. */
 INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const struct act_block *x,
                          __m512 f)
@@ -199,11 +297,22 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
         }
         sum =
             _mm512_add_epi32(_mm512_mullo_epi32(first, b->sc0), _mm512_mullo_epi32(second, b->sc1));
+    } else if (type == WEIGHT_Q3_K) {
+        /* Zero point 4: half the seed. A half's sum is within 16 · 4 · 127. */
+        __m512i first = _mm512_srai_epi32(_mm512_set1_epi32(x->seed16), 1);
+        __m512i second = _mm512_srai_epi32(_mm512_set1_epi32(x->seed - x->seed16), 1);
+        UNROLL
+        for (int g = 0; g < 4; g++) {
+            first = dot(first, b->q[g], x, g);
+            second = dot(second, b->q[g + 4], x, g + 4);
+        }
+        sum = _mm512_madd_epi16(pair(first, second), b->sc0);
     } else {
-        sum = has_min(type) ? _mm512_setzero_si512() : _mm512_set1_epi32(x->seed);
-        if (type == WEIGHT_Q8_0)
+        sum = has_min(type) || type == WEIGHT_Q2_K ? _mm512_setzero_si512()
+                                                   : _mm512_set1_epi32(x->seed);
+        if (type == WEIGHT_Q8_0 || type == WEIGHT_IQ4_NL || type == WEIGHT_IQ4_XS)
             sum = _mm512_slli_epi32(sum, 4);
-        if (type == WEIGHT_Q5_0)
+        if (type == WEIGHT_Q5_0 || type == WEIGHT_MXFP4)
             sum = _mm512_slli_epi32(sum, 1);
         UNROLL
         for (int g = 0; g < 8; g++)
@@ -212,6 +321,12 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
     f = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(b->d, _mm512_set1_ps(x->d)), f);
     if (has_min(type))
         f = _mm512_fmadd_ps(b->m, _mm512_set1_ps(x->dsum), f);
+    if (type == WEIGHT_Q2_K) {
+        /* −8·Σx of the halves, times −m0 and −m1: eight times the sum of minimums. */
+        __m512i halves = pair(_mm512_set1_epi32(x->seed16), _mm512_set1_epi32(x->seed - x->seed16));
+        __m512i min = _mm512_srai_epi32(_mm512_madd_epi16(halves, b->sc0), 3);
+        f = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(min), _mm512_mul_ps(b->m, _mm512_set1_ps(x->d)), f);
+    }
     return f;
 }
 
@@ -339,6 +454,11 @@ TILES(Q5_1)
 TILES(Q4_K)
 TILES(Q5_K)
 TILES(Q6_K)
+TILES(IQ4_NL)
+TILES(IQ4_XS)
+TILES(MXFP4)
+TILES(Q2_K)
+TILES(Q3_K)
 
 void avx512_fill_products(struct kernels *k)
 {
@@ -350,4 +470,9 @@ void avx512_fill_products(struct kernels *k)
     k->product[WEIGHT_Q4_K] = product_Q4_K;
     k->product[WEIGHT_Q5_K] = product_Q5_K;
     k->product[WEIGHT_Q6_K] = product_Q6_K;
+    k->product[WEIGHT_IQ4_NL] = product_IQ4_NL;
+    k->product[WEIGHT_IQ4_XS] = product_IQ4_XS;
+    k->product[WEIGHT_MXFP4] = product_MXFP4;
+    k->product[WEIGHT_Q2_K] = product_Q2_K;
+    k->product[WEIGHT_Q3_K] = product_Q3_K;
 }

@@ -5,6 +5,10 @@
 #include "core/kernels/half.h"
 #include "core/kernels/weights_priv.h"
 
+const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                               1,    13,   25,  38,  53,  69,  89,  113};
+const int8_t mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 void k_scale_min(const uint8_t *scales, uint32_t j, uint8_t *sc, uint8_t *m)
 {
     if (j < 4) {
@@ -106,12 +110,82 @@ int q6_k_value(const uint8_t *b, uint32_t i)
     return (int)((quarter & 2 ? low >> 4 : low & 15) | (high >> (2 * quarter) & 3) << 4) - 32;
 }
 
+static void table_values(const int8_t *table, const uint8_t *q, float d, float *y)
+{
+    for (uint32_t i = 0; i < 16; i++) {
+        y[i] = d * (float)table[q[i] & 15];
+        y[i + 16] = d * (float)table[q[i] >> 4];
+    }
+}
+
+static void block_iq4_nl(const uint8_t *b, float *y)
+{
+    table_values(iq4_values, b + 2, f16_to_f32(load_u16(b)), y);
+}
+
+static void block_iq4_xs(const uint8_t *b, float *y)
+{
+    float d = f16_to_f32(load_u16(b));
+    for (uint32_t s = 0; s < 8; s++)
+        table_values(iq4_values, b + 8 + 16 * s, d * (float)iq4_xs_scale(b, s), y + 32 * s);
+}
+
+static void block_mxfp4(const uint8_t *b, float *y)
+{
+    /* 2^(e − 128); the first two are denormals */
+    float d = bits_to_f32(b[0] < 2 ? 0x200000u << b[0] : (uint32_t)(b[0] - 1) << 23);
+    table_values(mxfp4_values, b + 1, d, y);
+}
+
+static void block_q2_k(const uint8_t *b, float *y)
+{
+    float d = f16_to_f32(load_u16(b + 80)), dmin = f16_to_f32(load_u16(b + 82));
+    for (uint32_t i = 0; i < 256; i++)
+        y[i] =
+            d * (float)(b[i / 16] & 15) * (float)q2_k_value(b, i) - dmin * (float)(b[i / 16] >> 4);
+}
+
+static void block_q3_k(const uint8_t *b, float *y)
+{
+    float d = f16_to_f32(load_u16(b + 108));
+    for (uint32_t i = 0; i < 256; i++)
+        y[i] = d * (float)q3_k_scale(b, i / 16) * (float)q3_k_value(b, i);
+}
+
+int q2_k_value(const uint8_t *b, uint32_t i)
+{
+    return b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
+}
+
+int q3_k_value(const uint8_t *b, uint32_t i)
+{
+    int low = b[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
+    return low - (b[i % 32] >> (i / 32) & 1 ? 0 : 4);
+}
+
+int q3_k_scale(const uint8_t *b, uint32_t j)
+{
+    const uint8_t *scales = b + 96;
+    int low = j < 8 ? scales[j] & 15 : scales[j - 8] >> 4;
+    return (low | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
+}
+
+int iq4_xs_scale(const uint8_t *b, uint32_t j)
+{
+    int low = b[4 + j / 2] >> (j & 1 ? 4 : 0) & 15;
+    return (low | (load_u16(b + 2) >> (2 * j) & 3) << 4) - 32;
+}
+
 void dequantise_row(enum weight_type type, const void *src, uint32_t cols, float *dst)
 {
     static void (*const blocks[WEIGHT_TYPES])(const uint8_t *, float *) = {
-        [WEIGHT_Q8_0] = block_q8_0, [WEIGHT_Q4_0] = block_q4_0, [WEIGHT_Q4_1] = block_q4_1,
-        [WEIGHT_Q5_0] = block_q5_0, [WEIGHT_Q5_1] = block_q5_1, [WEIGHT_Q4_K] = block_q4_k,
-        [WEIGHT_Q5_K] = block_q5_k, [WEIGHT_Q6_K] = block_q6_k,
+        [WEIGHT_Q8_0] = block_q8_0,     [WEIGHT_Q4_0] = block_q4_0,
+        [WEIGHT_Q4_1] = block_q4_1,     [WEIGHT_Q5_0] = block_q5_0,
+        [WEIGHT_Q5_1] = block_q5_1,     [WEIGHT_Q4_K] = block_q4_k,
+        [WEIGHT_Q5_K] = block_q5_k,     [WEIGHT_Q6_K] = block_q6_k,
+        [WEIGHT_IQ4_NL] = block_iq4_nl, [WEIGHT_IQ4_XS] = block_iq4_xs,
+        [WEIGHT_MXFP4] = block_mxfp4,   [WEIGHT_Q2_K] = block_q2_k,
+        [WEIGHT_Q3_K] = block_q3_k,
     };
     const struct weight_info *info = weight_info(type);
     const uint8_t *b = src;

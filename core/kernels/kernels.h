@@ -76,11 +76,17 @@ typedef bool norm_pack_fn(const float *x, const float *w, float eps, uint32_t co
  * written; with `add` the finished product is added to what is there (one rounding).
  *
  * Over 32-blocks ascending, f from +0; dw, m, dmin the weight block's scales as f32, dy = d, dsum
- * as packed: Q8_0 Q4_0 Q5_0   f = fma((float)Σ(q−zp)·x, dw·dy, f) Q4_1 Q5_1        f =
- * fma((float)Σq·x, dw·dy, f); f = fma(m, dsum, f) Q4_K Q5_K        f = fma((float)Σq·x, (d·sc)·dy,
- * f); f = fma(−(dmin·m), dsum, f) Q6_K             f = fma((float)(sc0·i0 + sc1·i1), d·dy, f), i =
- * Σ(q−32)·x of each 16 F32 F16 BF16     16 lanes over the columns (CONTRACTS §3.) Output rows may
- * be finished in any order. */
+ * as packed:
+ *
+ *     Q8_0 Q4_0 Q5_0       f = fma((float)Σ(q−zp)·x, dw·dy, f)
+ *     IQ4_NL IQ4_XS MXFP4  the same, the table's values for q−zp; IQ4_XS: dw = d·sc
+ *     Q4_1 Q5_1            f = fma((float)Σq·x, dw·dy, f); f = fma(m, dsum, f)
+ *     Q4_K Q5_K            f = fma((float)Σq·x, (d·sc)·dy, f); f = fma(−(dmin·m), dsum, f)
+ *     Q6_K Q3_K            f = fma((float)(sc0·i0 + sc1·i1), d·dy, f), i = Σ(q−zp)·x of each 16
+ *     Q2_K                 the same; f = fma(−(float)(m0·b0 + m1·b1), dmin·dy, f), b = Σx of each 16
+ *     F32 F16 BF16         16 lanes over the columns
+ *
+ * (CONTRACTS §3.) Output rows may be finished in any order. */
 typedef void product_fn(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
                         uint32_t c0, uint32_t n, float *y, size_t ldy, bool add);
 

@@ -9,12 +9,30 @@
 
 #define TILE 8u
 
-/* 16 rows x 32 columns of weights as integers and their scales; sub-scales of Q6_K are in the
- * integers. */
+enum minimum { MINIMUM_NONE, MINIMUM_FLOAT, MINIMUM_INTEGER };
+
+static enum minimum minimum_of(enum weight_type type)
+{
+    switch (type) {
+    case WEIGHT_Q4_1:
+    case WEIGHT_Q5_1:
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+        return MINIMUM_FLOAT;
+    case WEIGHT_Q2_K:
+        return MINIMUM_INTEGER;
+    default:
+        return MINIMUM_NONE;
+    }
+}
+
+/* 16 rows x 32 columns of weights as integers and their scales; sub-scales of Q2_K, Q3_K and Q6_K
+ * are in the integers. */
 struct block {
     int16_t q[PANEL_ROWS][32];
     float d[PANEL_ROWS];
-    float m[PANEL_ROWS]; /* what multiplies dsum; 0 where the type has no minimum */
+    float m[PANEL_ROWS]; /* what multiplies dsum; 0 where the type has no minimum; Q2_K: dmin */
+    uint8_t min[PANEL_ROWS][2]; /* Q2_K: of the halves */
 };
 
 static void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int zero, struct block *b)
@@ -30,6 +48,15 @@ static void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int zero, st
             b->q[r][i + 16] = (int16_t)(top - zero);
         }
     }
+}
+
+/* Nibbles that are indices of a table. */
+static void unpack_table(const int8_t *table, const uint8_t *src, struct block *b)
+{
+    unpack_nibbles(src, NULL, 0, b);
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        for (uint32_t i = 0; i < 32; i++)
+            b->q[r][i] = table[b->q[r][i]];
 }
 
 static void unpack_block32(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -52,6 +79,10 @@ static void unpack_block32(const struct matrix *w, const uint8_t *panel, uint32_
         return;
     }
     src += half * (NIBBLES_BYTES + (has_bits ? BITS_BYTES : 0));
+    if (w->type == WEIGHT_IQ4_NL) {
+        unpack_table(iq4_values, src, b);
+        return;
+    }
     unpack_nibbles(src, has_bits ? src + NIBBLES_BYTES : NULL, has_min ? 0 : has_bits ? 16 : 8, b);
 }
 
@@ -91,25 +122,92 @@ static void unpack_q6_k(const struct matrix *w, const uint8_t *panel, uint32_t i
     }
 }
 
-static void unpack(const struct matrix *w, const uint8_t *panel, uint32_t index, struct block *b)
+static void unpack_mxfp4(const struct matrix *w, const uint8_t *panel, uint32_t index,
+                         struct block *b)
 {
-    if (w->type == WEIGHT_Q6_K)
-        unpack_q6_k(w, panel, index, b);
-    else if (w->type == WEIGHT_Q4_K || w->type == WEIGHT_Q5_K)
-        unpack_q45_k(w, panel, index, b);
-    else
-        unpack_block32(w, panel, index, b);
+    const uint8_t *unit = panel + (size_t)(index / 2) * weight_info(w->type)->unit_bytes;
+    const uint32_t half = index & 1;
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        b->d[r] = bits_to_f32((uint32_t)unit[16 * half + r] << 23);
+    unpack_table(mxfp4_values, unit + 64 + NIBBLES_BYTES * half, b);
 }
 
-static void accumulate(const struct block *b, const struct act_block *x, bool has_min, float *f)
+static void unpack_iq4_xs(const struct matrix *w, const uint8_t *panel, uint32_t index,
+                          struct block *b)
 {
+    const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
+    const uint32_t s = index % 8;
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        b->d[r] =
+            f16_to_f32(load_u16(unit + K_D + 2 * r)) * (float)(int8_t)unit[XS_SC + 16 * s + r];
+    unpack_table(iq4_values, unit + XS_QUANTS + NIBBLES_BYTES * s, b);
+}
+
+static void unpack_q23_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
+                         struct block *b)
+{
+    const bool has_bits = w->type == WEIGHT_Q3_K;
+    const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
+    const uint32_t s = index % 8;
+    const uint8_t *pairs = unit + HALVES_QUANTS + (PAIRS_BYTES + (has_bits ? BITS_BYTES : 0)) * s;
+
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        const uint8_t *sc = unit + HALVES_SC + 32 * s + 2 * r;
+        const uint32_t bits = has_bits ? load_u32(pairs + PAIRS_BYTES + 4 * r) : 0;
+        b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
+        b->m[r] = has_bits ? 0.0f : f16_to_f32(load_u16(unit + K_DMIN + 2 * r));
+        for (uint32_t h = 0; h < 2; h++)
+            b->min[r][h] = has_bits ? 0 : sc[h] >> 4;
+        for (uint32_t i = 0; i < 32; i++) {
+            int q = pairs[64 * (i / 16) + 4 * r + i % 4] >> (2 * (i / 4 % 4)) & 3;
+            q |= (int)(bits >> (8 * (i % 4) + i / 4) & 1) << 2;
+            b->q[r][i] = (int16_t)(has_bits ? (int8_t)sc[i / 16] * (q - 4) : (sc[i / 16] & 15) * q);
+        }
+    }
+}
+
+static void unpack(const struct matrix *w, const uint8_t *panel, uint32_t index, struct block *b)
+{
+    switch (w->type) {
+    case WEIGHT_MXFP4:
+        unpack_mxfp4(w, panel, index, b);
+        break;
+    case WEIGHT_IQ4_XS:
+        unpack_iq4_xs(w, panel, index, b);
+        break;
+    case WEIGHT_Q2_K:
+    case WEIGHT_Q3_K:
+        unpack_q23_k(w, panel, index, b);
+        break;
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+        unpack_q45_k(w, panel, index, b);
+        break;
+    case WEIGHT_Q6_K:
+        unpack_q6_k(w, panel, index, b);
+        break;
+    default:
+        unpack_block32(w, panel, index, b);
+    }
+}
+
+static void accumulate(const struct block *b, const struct act_block *x, enum minimum minimum,
+                       float *f)
+{
+    int32_t halves[2] = {0, 0};
+    for (uint32_t i = 0; i < 32; i++)
+        halves[i / 16] += x->q[i];
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         int32_t sum = 0;
         for (uint32_t i = 0; i < 32; i++)
             sum += b->q[r][i] * x->q[i];
         f[r] = fmaf((float)sum, b->d[r] * x->d, f[r]);
-        if (has_min)
+        if (minimum == MINIMUM_FLOAT)
             f[r] = fmaf(b->m[r], x->dsum, f[r]);
+        if (minimum == MINIMUM_INTEGER) {
+            int32_t imin = b->min[r][0] * halves[0] + b->min[r][1] * halves[1];
+            f[r] = fmaf(-(float)imin, b->m[r] * x->d, f[r]);
+        }
     }
 }
 
@@ -128,8 +226,7 @@ static uint32_t panel_rows(const struct matrix *w, uint32_t p)
 static void product_q8(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
                        uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
 {
-    const bool has_min = w->type == WEIGHT_Q4_1 || w->type == WEIGHT_Q5_1 ||
-                         w->type == WEIGHT_Q4_K || w->type == WEIGHT_Q5_K;
+    const enum minimum minimum = minimum_of(w->type);
     const uint32_t blocks = w->units * (weight_info(w->type)->unit_cols / 32);
 
     for (uint32_t p = p0; p < p1; p++) {
@@ -142,7 +239,7 @@ static void product_q8(const struct matrix *w, uint32_t p0, uint32_t p1, const s
                 unpack(w, panel, i, &b);
                 for (uint32_t j = 0; j < columns; j++)
                     accumulate(&b, (const struct act_block *)acts_column(x, c0 + c + j) + i,
-                               has_min, f[j]);
+                               minimum, f[j]);
             }
             for (uint32_t j = 0; j < columns; j++)
                 store(y + (c + j) * ldy + (size_t)p * PANEL_ROWS, f[j], panel_rows(w, p), add);

@@ -17,6 +17,11 @@ static const struct weight_info infos[WEIGHT_TYPES] = {
     [WEIGHT_Q4_K] = {"Q4_K", 12, 256, 144, 256, 2368, ACTS_Q8},
     [WEIGHT_Q5_K] = {"Q5_K", 13, 256, 176, 256, 2880, ACTS_Q8},
     [WEIGHT_Q6_K] = {"Q6_K", 14, 256, 210, 256, 3392, ACTS_Q8},
+    [WEIGHT_IQ4_NL] = {"IQ4_NL", 20, 32, 18, 64, 576, ACTS_Q8},
+    [WEIGHT_IQ4_XS] = {"IQ4_XS", 23, 256, 136, 256, 2240, ACTS_Q8},
+    [WEIGHT_MXFP4] = {"MXFP4", 39, 32, 17, 64, 576, ACTS_Q8},
+    [WEIGHT_Q2_K] = {"Q2_K", 10, 256, 84, 256, 1344, ACTS_Q8},
+    [WEIGHT_Q3_K] = {"Q3_K", 11, 256, 110, 256, 1856, ACTS_Q8},
 };
 
 const struct weight_info *weight_info(enum weight_type type)
@@ -177,6 +182,79 @@ static bool repack_q6_k(uint8_t *unit, uint32_t r, const uint8_t *src)
     return true;
 }
 
+static bool repack_mxfp4(uint8_t *unit, uint32_t half, uint32_t r, const uint8_t *src)
+{
+    if (src[0] == 255)
+        return false;
+    unit[16 * half + r] = src[0] > 0 ? (uint8_t)(src[0] - 1) : 0;
+    put_nibbles(unit + 64 + NIBBLES_BYTES * half, r, src + 1);
+    return true;
+}
+
+static bool repack_iq4_xs(uint8_t *unit, uint32_t r, const uint8_t *src)
+{
+    if (!f16_finite(load_u16(src)))
+        return false;
+    memcpy(unit + K_D + 2 * r, src, 2);
+    for (uint32_t s = 0; s < 8; s++) {
+        unit[XS_SC + 16 * s + r] = (uint8_t)iq4_xs_scale(src, s);
+        put_nibbles(unit + XS_QUANTS + NIBBLES_BYTES * s, r, src + 8 + 16 * s);
+    }
+    return true;
+}
+
+/* Q2_K and Q3_K: scales of 16 columns, two bits a quant, Q3_K a third one apart. */
+static bool repack_q23_k(enum weight_type type, uint8_t *unit, uint32_t r, const uint8_t *src)
+{
+    const bool has_bits = type == WEIGHT_Q3_K;
+    const uint8_t *d = src + (has_bits ? 108 : 80);
+    if (!f16_finite(load_u16(d)) || (!has_bits && !f16_finite(load_u16(d + 2))))
+        return false;
+    memcpy(unit + K_D + 2 * r, d, 2);
+    if (!has_bits)
+        memcpy(unit + K_DMIN + 2 * r, d + 2, 2);
+    for (uint32_t s = 0; s < 8; s++) {
+        uint8_t *pairs = unit + HALVES_QUANTS + (PAIRS_BYTES + (has_bits ? BITS_BYTES : 0)) * s;
+        uint32_t bits = 0;
+        for (uint32_t h = 0; h < 2; h++)
+            unit[HALVES_SC + 32 * s + 2 * r + h] =
+                has_bits ? (uint8_t)q3_k_scale(src, 2 * s + h) : src[2 * s + h];
+        for (uint32_t i = 0; i < 32; i++) {
+            uint32_t q = (uint32_t)(has_bits ? q3_k_value(src, 32 * s + i) + 4
+                                             : q2_k_value(src, 32 * s + i));
+            pairs[64 * (i / 16) + 4 * r + i % 4] |= (uint8_t)((q & 3) << 2 * (i / 4 % 4));
+            bits |= q >> 2 << i;
+        }
+        if (has_bits)
+            put_bits(pairs + PAIRS_BYTES, r, bits);
+    }
+    return true;
+}
+
+/* Block b of row r's GGUF blocks. */
+static bool repack_block(const struct matrix *m, uint8_t *panel, uint32_t b, uint32_t r,
+                         const uint8_t *src)
+{
+    const struct weight_info *info = weight_info(m->type);
+    uint8_t *unit = panel + (size_t)(b / (info->unit_cols / info->block_cols)) * info->unit_bytes;
+    switch (m->type) {
+    case WEIGHT_MXFP4:
+        return repack_mxfp4(unit, b & 1, r, src);
+    case WEIGHT_IQ4_XS:
+        return repack_iq4_xs(unit, r, src);
+    case WEIGHT_Q2_K:
+    case WEIGHT_Q3_K:
+        return repack_q23_k(m->type, unit, r, src);
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+        return repack_q45_k(m->type, unit, r, src);
+    case WEIGHT_Q6_K:
+        return repack_q6_k(unit, r, src);
+    default:
+        return repack_block32(m->type, unit, b & 1, r, src);
+    }
+}
+
 /* A row of floats, padded with zeros; every value must be finite. */
 static bool repack_float(const struct matrix *m, uint8_t *dst, const uint8_t *src)
 {
@@ -202,17 +280,9 @@ static bool repack_row(const struct matrix *m, uint8_t *panel, uint32_t r, const
     if (info->acts == ACTS_F32)
         return repack_float(m, panel + r * (m->panel_bytes / PANEL_ROWS), src);
     const uint32_t blocks = m->cols / info->block_cols;
-    for (uint32_t b = 0; b < blocks; b++, src += info->block_bytes) {
-        bool ok;
-        if (info->block_cols == 32)
-            ok = repack_block32(m->type, panel + (size_t)(b / 2) * info->unit_bytes, b & 1, r, src);
-        else if (m->type == WEIGHT_Q6_K)
-            ok = repack_q6_k(panel + (size_t)b * info->unit_bytes, r, src);
-        else
-            ok = repack_q45_k(m->type, panel + (size_t)b * info->unit_bytes, r, src);
-        if (!ok)
+    for (uint32_t b = 0; b < blocks; b++, src += info->block_bytes)
+        if (!repack_block(m, panel, b, r, src))
             return false;
-    }
     return true;
 }
 

@@ -9,21 +9,36 @@
  *     panel = units of 64 (block-32 types) or 256 (K-quants) columns, ascending; the last may be
  * padding
  *
- *     Q4_0  16 x 64  =  576 B  f16 d[2][16] | 2 x nibbles
- *     Q4_1  16 x 64  =  640 B  f16 d[2][16] | f16 m[2][16] | 2 x nibbles
- *     Q5_0  16 x 64  =  704 B  f16 d[2][16] | 2 x (nibbles | bits)
- *     Q5_1  16 x 64  =  768 B  f16 d[2][16] | f16 m[2][16] | 2 x (nibbles | bits)
- *     Q8_0  16 x 64  = 1088 B  f16 d[2][16] | 2 x bytes, signed
- *     Q4_K  16 x 256 = 2368 B  f16 d[16] | f16 dmin[16] | u8 sc[8][16] | u8 m[4][16][2] | 8 x
- * nibbles Q5_K  16 x 256 = 2880 B  f16 d[16] | f16 dmin[16] | u8 sc[8][16] | u8 m[4][16][2] | 8 x
- * (nibbles | bits) Q6_K  16 x 256 = 3392 B  f16 d[16] | 32 B zero | s8 sc[8][2][16] | 8 x (low
- * nibbles | high pairs)
+ *     Q4_0    16 x 64  =  576 B  f16 d[2][16] | 2 x nibbles
+ *     Q4_1    16 x 64  =  640 B  f16 d[2][16] | f16 m[2][16] | 2 x nibbles
+ *     Q5_0    16 x 64  =  704 B  f16 d[2][16] | 2 x (nibbles | bits)
+ *     Q5_1    16 x 64  =  768 B  f16 d[2][16] | f16 m[2][16] | 2 x (nibbles | bits)
+ *     Q8_0    16 x 64  = 1088 B  f16 d[2][16] | 2 x bytes, signed
+ *     IQ4_NL  16 x 64  =  576 B  f16 d[2][16] | 2 x nibbles
+ *     MXFP4   16 x 64  =  576 B  u8 e[2][16] | 32 B zero | 2 x nibbles
+ *     IQ4_XS  16 x 256 = 2240 B  f16 d[16] | s8 sc[8][16] | 32 B zero | 8 x nibbles
+ *     Q2_K    16 x 256 = 1344 B  f16 d[16] | f16 dmin[16] | u8 sc + 16 m [8][16][2] | 8 x pairs
+ *     Q3_K    16 x 256 = 1856 B  f16 d[16] | 32 B zero | s8 sc[8][16][2] | 8 x (pairs | bits)
+ *     Q4_K    16 x 256 = 2368 B  f16 d[16] | f16 dmin[16] | u8 sc[8][16] | u8 m[4][16][2]
+ *                                | 8 x nibbles
+ *     Q5_K    16 x 256 = 2880 B  f16 d[16] | f16 dmin[16] | u8 sc[8][16] | u8 m[4][16][2]
+ *                                | 8 x (nibbles | bits)
+ *     Q6_K    16 x 256 = 3392 B  f16 d[16] | 32 B zero | s8 sc[8][2][16]
+ *                                | 8 x (low nibbles | high pairs)
  *
- *     nibbles    256 B: byte 64j + 4r + i  holds row r, columns 4j+i (low half) and 16+4j+i (high
- * half) bits        64 B: dword r, bit 8i+g  = fifth bit of column 4g+i bytes      512 B: byte 64g
- * + 4r + i  = column 4g+i of row r low nibbles 256 B: byte 64j + 4r + i = low 4 bits of columns
- * 8j+i (low half) and 8j+4+i (high half) high pairs 128 B: byte 64h + 4r + i  bits 4-5: column
- * 16h+i, 6-7: 16h+4+i, 0-1: 16h+8+i, 2-3: 16h+12+i
+ *     nibbles     256 B: byte 64j + 4r + i  holds row r, columns 4j+i (low half) and 16+4j+i (high
+ *                        half)
+ *     bits         64 B: dword r, bit 8i+g  = highest bit of column 4g+i
+ *     bytes       512 B: byte 64g + 4r + i  = column 4g+i of row r
+ *     pairs       128 B: byte 64h + 4r + i  bits 2k, 2k+1: column 16h+4k+i
+ *     low nibbles 256 B: byte 64j + 4r + i  = low 4 bits of columns 8j+i (low half) and 8j+4+i
+ *                        (high half)
+ *     high pairs  128 B: byte 64h + 4r + i  bits 4-5: column 16h+i, 6-7: 16h+4+i, 0-1: 16h+8+i,
+ *                        2-3: 16h+12+i
+ *
+ * Nibbles of IQ4_NL, IQ4_XS and MXFP4 are indices of a table of 16 values (weights_priv.h). e is
+ * the exponent field of the scale as an f32: MXFP4's own exponent less 1, so scales below 2^-126 are
+ * 0. sc[16][2] are the scales (and minimums) of a block's two halves side by side.
  *
  * F32, F16 and BF16 stay row-major, each row padded with zeros to 16 columns; a panel is 16 such
  * rows. Rows past `rows` in the last panel are zeros (zero scales). The matrix borrows its memory.
@@ -53,6 +68,11 @@ enum weight_type {
     WEIGHT_Q4_K,
     WEIGHT_Q5_K,
     WEIGHT_Q6_K,
+    WEIGHT_IQ4_NL,
+    WEIGHT_IQ4_XS,
+    WEIGHT_MXFP4,
+    WEIGHT_Q2_K,
+    WEIGHT_Q3_K,
     WEIGHT_TYPES
 };
 
@@ -93,11 +113,12 @@ enum status matrix_init(struct matrix *m, enum weight_type type, uint32_t rows, 
                         void *data, struct error *err);
 /* Fills panels [p0, p1) from the file's rows (src = row 0 of the whole tensor; any alignment).
  * Panels are independent, so several threads may each do a range. Fails with CORRUPT, naming the
- * row, if a scale, a minimum or a float weight is not finite. */
+ * row, if a scale, a minimum or a float weight is not finite (MXFP4: if its exponent is 255, NaN). */
 enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, uint32_t p1,
                           struct error *err);
 
-/* dst[cols] = the values of one row of the file, exactly as ggml defines them. */
+/* dst[cols] = the values of one row of the file, exactly as ggml defines them (but that a thread
+ * with FTZ and DAZ makes denormals, which MXFP4's smallest scales give, zero). */
 void dequantise_row(enum weight_type type, const void *src, uint32_t cols, float *dst);
 
 #endif

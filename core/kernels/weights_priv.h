@@ -20,10 +20,24 @@
 #define Q6_QUANTS 320u
 #define Q6_LOW_BYTES 256u
 #define Q6_BLOCK_BYTES 384u
+#define XS_SC 32u
+#define XS_QUANTS 192u
+#define PAIRS_BYTES 128u
+#define HALVES_SC 64u /* Q2_K, Q3_K */
+#define HALVES_QUANTS 320u
+
+/* What the nibbles of IQ4_NL and IQ4_XS, and of MXFP4 (doubled, as its scale is halved) stand for. */
+extern const int8_t iq4_values[16], mxfp4_values[16];
 
 /* Scale and minimum j of a Q4_K or Q5_K block from its 12 packed bytes. */
 void k_scale_min(const uint8_t *scales, uint32_t j, uint8_t *sc, uint8_t *m);
 /* Value i (−32 … 31) of a GGUF Q6_K block. */
 int q6_k_value(const uint8_t *block, uint32_t i);
+/* Quant i of a GGUF Q2_K block (0 … 3), of a Q3_K block (−4 … 3). */
+int q2_k_value(const uint8_t *block, uint32_t i);
+int q3_k_value(const uint8_t *block, uint32_t i);
+/* Scale of the 16 columns j of a Q3_K block, of the 32 columns j of an IQ4_XS block: −32 … 31. */
+int q3_k_scale(const uint8_t *block, uint32_t j);
+int iq4_xs_scale(const uint8_t *block, uint32_t j);
 
 #endif

@@ -153,6 +153,24 @@ static uint16_t scale_for(enum fill f, struct rng *r)
     }
 }
 
+/* MXFP4's exponent of 2: all but the NaN. */
+static uint8_t exponent_for(enum fill f, struct rng *r)
+{
+    switch (f) {
+    case FILL_ZERO:
+        return 0;
+    case FILL_MAX:
+    case FILL_MIN:
+        return 254;
+    case FILL_TINY:
+        return (uint8_t)(rng_next(r) & 3);
+    case FILL_HUGE:
+        return (uint8_t)(rng_next(r) % 255);
+    default:
+        return (uint8_t)(120 + (rng_next(r) & 7));
+    }
+}
+
 static void put_u16(uint8_t *p, uint16_t v)
 {
     memcpy(p, &v, sizeof(v));
@@ -193,6 +211,16 @@ void fill_row(enum weight_type type, uint8_t *row, uint32_t cols, enum fill f, s
         switch (type) {
         case WEIGHT_Q6_K:
             put_u16(row + 208, scale_for(f, r));
+            break;
+        case WEIGHT_MXFP4:
+            row[0] = exponent_for(f, r);
+            break;
+        case WEIGHT_Q2_K:
+            put_u16(row + 82, scale_for(f, r));
+            put_u16(row + 80, scale_for(f, r));
+            break;
+        case WEIGHT_Q3_K:
+            put_u16(row + 108, scale_for(f, r));
             break;
         case WEIGHT_Q4_1:
         case WEIGHT_Q5_1:

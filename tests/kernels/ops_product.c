@@ -204,8 +204,21 @@ static void oracle_product(const struct op *op, const struct kernels *k)
     }
 
 const struct op product_ops[] = {
-    PRODUCT("f32", WEIGHT_F32),   PRODUCT("f16", WEIGHT_F16),   PRODUCT("bf16", WEIGHT_BF16),
-    PRODUCT("q8_0", WEIGHT_Q8_0), PRODUCT("q4_0", WEIGHT_Q4_0), PRODUCT("q4_1", WEIGHT_Q4_1),
-    PRODUCT("q5_0", WEIGHT_Q5_0), PRODUCT("q5_1", WEIGHT_Q5_1), PRODUCT("q4_k", WEIGHT_Q4_K),
-    PRODUCT("q5_k", WEIGHT_Q5_K), PRODUCT("q6_k", WEIGHT_Q6_K), {0},
+    PRODUCT("f32", WEIGHT_F32),
+    PRODUCT("f16", WEIGHT_F16),
+    PRODUCT("bf16", WEIGHT_BF16),
+    PRODUCT("q8_0", WEIGHT_Q8_0),
+    PRODUCT("q4_0", WEIGHT_Q4_0),
+    PRODUCT("q4_1", WEIGHT_Q4_1),
+    PRODUCT("q5_0", WEIGHT_Q5_0),
+    PRODUCT("q5_1", WEIGHT_Q5_1),
+    PRODUCT("q4_k", WEIGHT_Q4_K),
+    PRODUCT("q5_k", WEIGHT_Q5_K),
+    PRODUCT("q6_k", WEIGHT_Q6_K),
+    PRODUCT("iq4_nl", WEIGHT_IQ4_NL),
+    PRODUCT("iq4_xs", WEIGHT_IQ4_XS),
+    PRODUCT("mxfp4", WEIGHT_MXFP4),
+    PRODUCT("q2_k", WEIGHT_Q2_K),
+    PRODUCT("q3_k", WEIGHT_Q3_K),
+    {0},
 };

@@ -110,6 +110,61 @@ START_TEST(k_quants)
 }
 END_TEST
 
+START_TEST(tables)
+{
+    uint8_t b[136] = {0};
+    put_half(b, 0.5f);
+    b[2] = 0xf0; /* column 0: entry 0, column 16: entry 15 */
+    b[17] = 0x87;
+    expect_value(WEIGHT_IQ4_NL, b, 0, -63.5f);
+    expect_value(WEIGHT_IQ4_NL, b, 16, 56.5f);
+    expect_value(WEIGHT_IQ4_NL, b, 15, -5.0f);
+    expect_value(WEIGHT_IQ4_NL, b, 31, 0.5f);
+    memset(b, 0, sizeof(b));
+    put_half(b, 0.5f);
+    b[3] = 3 << 2;    /* sub-block 5: high bits of the scale */
+    b[4 + 2] = 0x70;  /* low bits: 7, so 55 − 32 */
+    b[8 + 80] = 0x0f; /* columns 0 and 16 of it */
+    expect_value(WEIGHT_IQ4_XS, b, 160, 0.5f * 23 * 113);
+    expect_value(WEIGHT_IQ4_XS, b, 176, 0.5f * 23 * -127);
+    expect_value(WEIGHT_IQ4_XS, b, 0, 0.5f * -32 * -127);
+    memset(b, 0, sizeof(b));
+    b[0] = 127; /* one half */
+    b[1] = 0xf7;
+    b[16] = 0x91;
+    expect_value(WEIGHT_MXFP4, b, 0, 6.0f);
+    expect_value(WEIGHT_MXFP4, b, 16, -6.0f);
+    expect_value(WEIGHT_MXFP4, b, 15, 0.5f);
+    expect_value(WEIGHT_MXFP4, b, 31, -0.5f);
+    b[0] = 1; /* 2^-127 */
+    expect_value(WEIGHT_MXFP4, b, 0, 0x1.8p-124f);
+    b[0] = 0;
+    expect_value(WEIGHT_MXFP4, b, 15, 0x1p-128f);
+}
+END_TEST
+
+START_TEST(short_k_quants)
+{
+    uint8_t b[110] = {0};
+    put_half(b + 80, 0.5f);
+    put_half(b + 82, 0.25f);
+    b[13] = 0x3a;             /* second half, columns 80 … 95: scale 10, minimum 3 */
+    b[16 + 32 + 19] = 2 << 4; /* shift 4: columns 64 …; column 19 of them */
+    expect_value(WEIGHT_Q2_K, b, 128 + 64 + 19, 0.5f * 10 * 2 - 0.75f);
+    expect_value(WEIGHT_Q2_K, b, 128 + 64 + 18, -0.75f);
+    expect_value(WEIGHT_Q2_K, b, 0, 0.0f);
+    memset(b, 0, sizeof(b));
+    put_half(b + 108, 0.5f);
+    b[96 + 5] = 0x90;         /* scale 13: low bits 9 */
+    b[96 + 8 + 1] = 3 << 6;   /* and high bits 3: 57 − 32 */
+    b[32 + 32 + 19] = 2 << 4; /* column 128 + 64 + 19 */
+    expect_value(WEIGHT_Q3_K, b, 128 + 64 + 19, 0.5f * 25 * (2 - 4));
+    b[19] = 1 << 6;
+    expect_value(WEIGHT_Q3_K, b, 128 + 64 + 19, 0.5f * 25 * 2);
+    expect_value(WEIGHT_Q3_K, b, 0, 0.5f * -32 * -4);
+}
+END_TEST
+
 START_TEST(half_round_trip)
 {
     for (uint32_t h = 0; h < 65536; h++) {
@@ -143,14 +198,18 @@ START_TEST(not_finite)
     uint8_t *source = xcalloc(rows, row_bytes), *data = xaligned(matrix_bytes(type, rows, cols));
     struct matrix m;
     struct error err = {0};
-    size_t at = 17 * row_bytes + row_bytes - info->block_bytes + (type == WEIGHT_Q6_K ? 208 : 0);
+    const size_t offset = type == WEIGHT_Q6_K   ? 208
+                          : type == WEIGHT_Q3_K ? 108
+                          : type == WEIGHT_Q2_K ? 80
+                                                : 0;
+    size_t at = 17 * row_bytes + row_bytes - info->block_bytes + offset;
 
     ck_assert(matrix_init(&m, type, rows, cols, data, &err) == STATUS_OK);
     ck_assert(matrix_repack(&m, source, 0, m.panels, &err) == STATUS_OK);
     if (type == WEIGHT_F32)
         at += 2; /* the upper half of the number */
     source[at + 1] = 0x7f;
-    source[at] = 0x80; /* NaN in each of the formats */
+    source[at] = type == WEIGHT_MXFP4 ? 0xff : 0x80; /* NaN in each of the formats */
     ck_assert(matrix_repack(&m, source, 0, m.panels, &err) == STATUS_CORRUPT);
     ck_assert_msg(strstr(err.text, "row 17") != NULL, "%s", err.text);
     ck_assert(matrix_repack(&m, source, 0, 1, &err) == STATUS_OK);
@@ -171,7 +230,7 @@ START_TEST(shapes)
     ck_assert(m.panels == 2 && m.units == 2 && m.panel_bytes == 2 * 1088);
     ck_assert_uint_eq(matrix_bytes(WEIGHT_Q8_0, 17, 96), 2 * m.panel_bytes);
     ck_assert(weight_type_from_gguf(30, &type) && type == WEIGHT_BF16);
-    ck_assert(!weight_type_from_gguf(39, &type));
+    ck_assert(!weight_type_from_gguf(40, &type));
     for (unsigned t = 0; t < WEIGHT_TYPES; t++) {
         ck_assert(weight_type_from_gguf(weight_info((enum weight_type)t)->gguf_id, &type));
         ck_assert_uint_eq(type, t);
@@ -224,6 +283,8 @@ int main(void)
     tcase_add_test(tc, floats);
     tcase_add_test(tc, blocks_of_32);
     tcase_add_test(tc, k_quants);
+    tcase_add_test(tc, tables);
+    tcase_add_test(tc, short_k_quants);
     tcase_add_test(tc, half_round_trip);
     tcase_add_loop_test(tc, not_finite, 0, WEIGHT_TYPES);
     tcase_add_test(tc, shapes);

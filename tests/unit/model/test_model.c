@@ -141,12 +141,10 @@ START_TEST(refusals)
     t.misfit = "blk.0.attn_k.weight";
     expect_refusal(&t, STATUS_CORRUPT, "[256, 129], expected [256, 128]");
     t = toy_default();
-    t.down = WEIGHT_Q8_0;
     t.retype = "blk.1.ffn_down.weight";
-    t.type = 20; /* IQ4_NL */
-    t.gate = WEIGHT_Q4_0;
-    t.down = WEIGHT_Q4_0; /* the same block size */
-    expect_refusal(&t, STATUS_UNSUPPORTED, "tensor blk.1.ffn_down.weight has type IQ4_NL");
+    t.type = 21;          /* IQ3_S */
+    t.down = WEIGHT_Q3_K; /* the same block size */
+    expect_refusal(&t, STATUS_UNSUPPORTED, "tensor blk.1.ffn_down.weight has type IQ3_S");
 
     static const char *const keys[] = {"llama.block_count", "llama.embedding_length",
                                        "llama.feed_forward_length", "llama.attention.head_count",
@@ -272,6 +270,19 @@ static struct toy mixed_toy(void)
     return t;
 }
 
+/* The types with tables and with two and three bits. */
+static struct toy small_types_toy(void)
+{
+    struct toy t = toy_default();
+    t.embedding = WEIGHT_Q2_K;
+    t.q = WEIGHT_IQ4_NL;
+    t.k = t.v = WEIGHT_MXFP4;
+    t.output = t.head = WEIGHT_IQ4_XS;
+    t.gate = t.up = WEIGHT_Q2_K;
+    t.down = WEIGHT_Q3_K;
+    return t;
+}
+
 /* Small, of types with fast kernels. */
 static struct toy quick_toy(void)
 {
@@ -298,7 +309,7 @@ START_TEST(same_bits_however_cut)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
     static const char *const tiers[] = {"scalar", "avx2", "avx512", "amx"};
-    struct toy t = mixed_toy();
+    struct toy t = _i == 0 ? mixed_toy() : small_types_toy();
     uint32_t tokens[TEXT];
     t.layers = 1;
     float *want = NULL;
@@ -596,7 +607,7 @@ int main(void)
     tcase_add_test(c, hash);
     tcase_add_test(c, refusals);
     tcase_add_test(c, other_architecture);
-    tcase_add_test(c, same_bits_however_cut);
+    tcase_add_loop_test(c, same_bits_however_cut, 0, 2);
     tcase_add_test(c, long_context);
     tcase_add_test(c, same_bits_whatever_shares_the_step);
     tcase_add_test(c, odd_shapes);

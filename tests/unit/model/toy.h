@@ -82,18 +82,25 @@ static inline void toy_tensor(const struct toy *t, struct gguf_builder *b, const
         for (size_t i = 0; i < bytes; i++)
             data[i] = (uint8_t)(toy_random(&seed) >> 24);
         bool second = type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K ||
-                      type == WEIGHT_Q5_K;
+                      type == WEIGHT_Q5_K || type == WEIGHT_Q2_K;
+        const size_t behind = type == WEIGHT_Q6_K   ? 208
+                              : type == WEIGHT_Q3_K ? 108
+                              : type == WEIGHT_Q2_K ? 80
+                                                    : 0;
         for (size_t at = 0; at < bytes; at += info->block_bytes) {
             uint16_t d = toy_scale(&seed), m = toy_scale(&seed);
             if (info->block_cols == 256) /* scales of up to 63 or 127 stand behind it */
                 d = (uint16_t)(d - 0x1400), m = (uint16_t)(m - 0x1000);
             if (type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1)
                 m = (uint16_t)(0x8000 | (m + 0x0c00));
-            if (type == WEIGHT_Q8_0)
+            if (type == WEIGHT_Q8_0 || type == WEIGHT_IQ4_NL || type == WEIGHT_IQ4_XS)
                 d = (uint16_t)(d - 0x1000);
-            memcpy(data + at + (type == WEIGHT_Q6_K ? 208 : 0), &d, 2);
+            if (type == WEIGHT_MXFP4)
+                data[at] = (uint8_t)(120 + toy_random(&seed) % 3);
+            else
+                memcpy(data + at + behind, &d, 2);
             if (second)
-                memcpy(data + at + 2, &m, 2);
+                memcpy(data + at + behind + 2, &m, 2);
         }
     }
     uint32_t id = info->gguf_id;
