@@ -32,7 +32,7 @@
 struct block512 {
     __m512i q[8];
     __m512 d, m;
-    __m512i sc0, sc1; /* Q6_K: sub-scales of the halves; pairs in sc0: Q3_K's, Q2_K's −minimums */
+    __m512i sc0, sc1; /* Q6_K: sub-scales of the halves; Q3_K: both in sc0; Q2_K: unpack_q2 */
 };
 
 INLINE __m512 load_half(const uint8_t *p)
@@ -104,23 +104,19 @@ INLINE void unpack_pairs(const uint8_t *src, __m512i q[8])
         q[g] = _mm512_and_si512(_mm512_srli_epi32(load_zmm(src + 64 * (g / 4)), 2 * (g % 4)), low);
 }
 
-/* Block i of Q2_K: quants times their scales, at most 45, so a word's product is that of its two bytes. */
+/* Block i of Q2_K: sc0 has words sc0, sc1; sc1 has −m1, m1 − m0, which times the seeds (−8·Σx of all and of the
+ * first 16) give 8 (m0·Σ first + m1·Σ second). */
 INLINE void unpack_q2(const uint8_t *unit, uint32_t i, struct block512 *b)
 {
     const __m512i v =
         _mm512_cvtepu8_epi16(_mm256_load_si256((const void *)(unit + HALVES_SC + 32 * i)));
-    const __m512i sc = _mm512_and_si512(v, _mm512_set1_epi16(15));
-    const __m512i even = _mm512_and_si512(sc, _mm512_set1_epi32(15));
-    const __m512i first = _mm512_or_si512(even, _mm512_slli_epi32(even, 16));
-    const __m512i odd = _mm512_srli_epi32(sc, 16);
-    const __m512i second = _mm512_or_si512(odd, _mm512_slli_epi32(odd, 16));
+    const __m512i m = _mm512_srli_epi16(v, 4);
     b->d = load_half(unit + K_D);
     b->m = load_half(unit + K_DMIN);
-    b->sc0 = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_srli_epi16(v, 4));
+    b->sc0 = _mm512_and_si512(v, _mm512_set1_epi16(15));
+    b->sc1 = _mm512_sub_epi16(_mm512_and_si512(m, _mm512_set1_epi32((int)0xffff0000)),
+                              _mm512_rol_epi32(m, 16));
     unpack_pairs(unit + HALVES_QUANTS + PAIRS_BYTES * i, b->q);
-    UNROLL
-    for (int g = 0; g < 8; g++)
-        b->q[g] = _mm512_mullo_epi16(b->q[g], g < 4 ? first : second);
 }
 
 /* Block i of Q3_K: quants plus 4. */
@@ -275,9 +271,23 @@ INLINE __m512i dot(__m512i sum, __m512i weights, const struct act_block *x, int 
     return sum;
 }
 
-/* Pairs of words for vpmaddwd: the low half of `first` and of `second`, both within 16 bits. */
-INLINE __m512i pair(__m512i first, __m512i second)
+/* The two seeds as words of every dword: −8 · 32 · 127 fits. */
+INLINE __m512i seeds(const struct act_block *x)
 {
+    int64_t both;
+    memcpy(&both, (const char *)x + offsetof(struct act_block, seed), sizeof(both));
+    return _mm512_shuffle_epi8(_mm512_set1_epi64(both), _mm512_set1_epi32(0x05040100));
+}
+
+/* Sums of the two halves, begun at `first` and `second`, as words of a dword: at most 16 · 4 · 127. */
+INLINE __m512i dot_halves(const struct block512 *b, const struct act_block *x, __m512i first,
+                          __m512i second)
+{
+    UNROLL
+    for (int g = 0; g < 4; g++) {
+        first = dot(first, b->q[g], x, g);
+        second = dot(second, b->q[g + 4], x, g + 4);
+    }
     return _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
 }
 
@@ -297,19 +307,16 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
         }
         sum =
             _mm512_add_epi32(_mm512_mullo_epi32(first, b->sc0), _mm512_mullo_epi32(second, b->sc1));
+    } else if (type == WEIGHT_Q2_K) {
+        const __m512i zero = _mm512_setzero_si512();
+        sum = _mm512_madd_epi16(dot_halves(b, x, zero, zero), b->sc0);
     } else if (type == WEIGHT_Q3_K) {
-        /* Zero point 4: half the seed. A half's sum is within 16 · 4 · 127. */
+        /* Zero point 4: half the seed. */
         __m512i first = _mm512_srai_epi32(_mm512_set1_epi32(x->seed16), 1);
         __m512i second = _mm512_srai_epi32(_mm512_set1_epi32(x->seed - x->seed16), 1);
-        UNROLL
-        for (int g = 0; g < 4; g++) {
-            first = dot(first, b->q[g], x, g);
-            second = dot(second, b->q[g + 4], x, g + 4);
-        }
-        sum = _mm512_madd_epi16(pair(first, second), b->sc0);
+        sum = _mm512_madd_epi16(dot_halves(b, x, first, second), b->sc0);
     } else {
-        sum = has_min(type) || type == WEIGHT_Q2_K ? _mm512_setzero_si512()
-                                                   : _mm512_set1_epi32(x->seed);
+        sum = has_min(type) ? _mm512_setzero_si512() : _mm512_set1_epi32(x->seed);
         if (type == WEIGHT_Q8_0 || type == WEIGHT_IQ4_NL || type == WEIGHT_IQ4_XS)
             sum = _mm512_slli_epi32(sum, 4);
         if (type == WEIGHT_Q5_0 || type == WEIGHT_MXFP4)
@@ -322,9 +329,7 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
     if (has_min(type))
         f = _mm512_fmadd_ps(b->m, _mm512_set1_ps(x->dsum), f);
     if (type == WEIGHT_Q2_K) {
-        /* −8·Σx of the halves, times −m0 and −m1: eight times the sum of minimums. */
-        __m512i halves = pair(_mm512_set1_epi32(x->seed16), _mm512_set1_epi32(x->seed - x->seed16));
-        __m512i min = _mm512_srai_epi32(_mm512_madd_epi16(halves, b->sc0), 3);
+        __m512i min = _mm512_srai_epi32(_mm512_madd_epi16(seeds(x), b->sc1), 3);
         f = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(min), _mm512_mul_ps(b->m, _mm512_set1_ps(x->d)), f);
     }
     return f;
