@@ -36,10 +36,8 @@ static int run(const struct options *o)
     }
     int status = worker_run(&w);
     err = w.error;
-    if (status != 0) /* before closing: it may end the process */
-        fail(&err);
-    worker_close(&w);
-    return status;
+    worker_close(&w); /* with peers it logs their end: the fault comes behind that */
+    return status != 0 ? fail(&err) : 0;
 }
 
 static int check_only(const struct options *o)

@@ -55,6 +55,24 @@ def test_a_bad_model_ends_the_worker_at_once():
         assert file.name in done.stdout.strip().splitlines()[-1], (file, done.stdout)
 
 
+def test_a_late_fault_is_the_last_line_beside_open_channels():
+    # a block of the tenth layer loses its scale: found when nginx has its channel already. The file ends with that
+    # layer's value weights (Q4_1, blocks of 20 bytes) and the last norm (576 floats).
+    data = bytearray(default_model().read_bytes())
+    at = len(data) - 576 * 4 - 20
+    data[at:at + 2] = b'\x00\x7c'
+    with Site(worker=False) as site:
+        file = site.dir / 'late.gguf'
+        file.write_bytes(data)
+        site.model = file
+        site.start_worker()
+        wait_for('a channel while it loads', lambda: site.get('/health').status == 503)
+        assert site.worker.wait(20) == 1
+        lines = site.log().strip().splitlines()
+        assert any('channel 1: closed' in line for line in lines), lines
+        assert 'blk.9.attn_v.weight' in lines[-1] and 'not finite' in lines[-1], lines
+
+
 def test_log_rotation():
     with Site(stories()) as site:
         log = site.dir / 'own.log'
