@@ -34,13 +34,13 @@
 typedef struct {
     ngx_http_upstream_srv_conf_t us;
     ngx_http_upstream_srv_conf_t *original; /* NULL: address is set */
-    ngx_http_upstream_resolved_t
-        *address; /* a socket named by a variable: no upstream block knows it */
+    /* a socket named by a variable: no upstream block knows it */
+    ngx_http_upstream_resolved_t *address;
 } ngx_http_tokenring_shadow_t;
 
 typedef struct {
-    ngx_array_t
-        shadows; /* of ngx_http_tokenring_shadow_t *: filled after all upstream blocks are complete */
+    /* of ngx_http_tokenring_shadow_t *: filled after all upstream blocks are complete */
+    ngx_array_t shadows;
 } ngx_http_tokenring_main_conf_t;
 
 /* tokenring_set_header. An empty value at run time drops the header. */

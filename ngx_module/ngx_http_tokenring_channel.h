@@ -42,8 +42,8 @@ typedef struct {
     ngx_http_tokenring_channel_state_e state;
 
     struct channel ring;
-    ngx_connection_t
-        *connection; /* control socket; open until the last stream has gone, which borrows its fd */
+    /* control socket; open until the last stream has gone, which borrows its fd */
+    ngx_connection_t *connection;
 
     ngx_queue_t streams; /* all that are not closed */
     ngx_uint_t nstreams;

@@ -2,9 +2,9 @@
  *
  *     "GGUF" | u32 version | u64 tensors | u64 keys
  *     keys:     string name | u32 type | value          string = u64 length + bytes, no NUL
- *     tensors:  string name | u32 n_dims | u64 dims[] | u32 type | u64 offset      dims[0] runs
- * fastest padding to general.alignment (32 when the key is absent) tensor data, each tensor at its
- * offset from here
+ *     tensors:  string name | u32 n_dims | u64 dims[] | u32 type | u64 offset      dims[0] = fastest
+ *     padding to general.alignment (32 when the key is absent)
+ *     tensor data, each tensor at its offset from here
  *
  * The file is mapped read-only and checked once, whole, by gguf_open: every count, length and
  * offset is compared with the bytes that exist before it is used, so nothing is ever allocated for

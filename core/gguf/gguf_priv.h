@@ -6,8 +6,8 @@
 
 struct gguf_key {
     struct slice name;
-    const uint8_t
-        *value; /* scalars: the value; strings: behind their length; arrays: the first element */
+    /* scalars: the value; strings: behind their length; arrays: the first element */
+    const uint8_t *value;
     uint64_t count; /* strings: bytes; arrays: elements */
     enum gguf_type type;
     enum gguf_type element; /* arrays */

@@ -23,22 +23,21 @@
 
 #include "core/kernels/weights.h"
 
-/* --- Activations
- * -------------------------------------------------------------------------------------
+/* --- Activations ----------------------------------------------------------------------
  *
  * n columns (tokens) of `cols` numbers, packed for products; one layout for all tiers, each column
  * on its own cache lines, so that threads may pack different columns:
  *
- *     data + c * stride:  ACTS_Q8   struct act_block x ⌈cols/64⌉·2   (48 B per 32; padding blocks
- * are zero) ACTS_F32  float x ⌈cols/16⌉·16             (zeros behind cols)
+ *     data + c * stride:  ACTS_Q8   struct act_block x ⌈cols/64⌉·2   (48 B per 32; padding is zero)
+ *                         ACTS_F32  float x ⌈cols/16⌉·16             (zeros behind cols)
  *
  * An AMX tile can be loaded from ACTS_Q8 as it is: rows = columns, row stride = stride. */
 struct act_block {
     int8_t q[32]; /* round-half-even(x · (127 / amax)), within ±127 */
     float d;      /* amax / 127; 0 if amax < 1e-30 */
     float dsum;   /* d · (float)Σq */
-    int32_t seed; /* −8·Σq: starts an integer sum of weights stored with a zero point of 8 (· 2^k:
-                     others) */
+    /* −8·Σq: starts an integer sum of weights stored with a zero point of 8 (· 2^k: others) */
+    int32_t seed;
     int32_t seed16; /* −8·Σq over the first 16 */
 };
 
@@ -68,8 +67,7 @@ typedef bool pack_fn(const float *x, uint32_t cols, void *dst);
 /* RMS norm, then pack: y = (x · r) · w, r = 1 / sqrt(Σx² / cols + eps); Σx² in 16 lanes. */
 typedef bool norm_pack_fn(const float *x, const float *w, float eps, uint32_t cols, void *dst);
 
-/* --- Products
- * ----------------------------------------------------------------------------------------
+/* --- Products -------------------------------------------------------------------------
  *
  * y[c·ldy + r] (+)= Σ_k W[r][k] · X[c0 + c][k] for rows r of panels [p0, p1), r < rows, and c < n.
  * x->kind must be weight_info(w->type)->acts and x->cols = w->cols. Exactly these outputs are
@@ -90,14 +88,13 @@ typedef bool norm_pack_fn(const float *x, const float *w, float eps, uint32_t co
 typedef void product_fn(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
                         uint32_t c0, uint32_t n, float *y, size_t ldy, bool add);
 
-/* --- KV tiles and attention
- * --------------------------------------------------------------------------
+/* --- KV tiles and attention -----------------------------------------------------------
  *
- * A tile is one KV head's 32 positions of one page, K as [dim][32 positions], V as [32
- * positions][dim]:
+ * A tile is one KV head's 32 positions of one page, K as [dim][32 positions],
+ * V as [32 positions][dim]:
  *
- *     K: dim 0: p0 p1 … p31 | dim 1: p0 … p31 | …        V: position 0: d0 d1 … | position 1: d0 d1
- * … | …
+ *     K: dim 0: p0 p1 … p31 | dim 1: p0 p1 … p31 | …
+ *     V: position 0: d0 d1 … | position 1: d0 d1 … | …
  *
  * 64-byte aligned. Further types (q8_0, q4) get their own slots and tile sizes. */
 #define KV_TILE_POSITIONS 32u
@@ -123,8 +120,8 @@ struct attention_query {
     const float *q; /* dim numbers, after RoPE */
     float *out;     /* dim numbers: Σ e_p · v_p, not divided by the sum */
     uint32_t count; /* positions of the run that it sees: 0 … 256 (t + 1 − 256·run, clipped) */
-    float max,
-        sum; /* written: the largest scaled score, Σ e_p; count 0: −inf, 0 (and out all zero) */
+    /* written: the largest scaled score, Σ e_p; count 0: −inf, 0 (and out all zero) */
+    float max, sum;
 };
 
 struct attention_run {

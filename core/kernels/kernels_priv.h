@@ -12,10 +12,12 @@ void kernels_fill_avx512(struct kernels *k);
 void kernels_fill_amx(struct kernels *k);
 
 /* exp(x), every tier alike:
- *   x = max(EXP_LOW, min(EXP_HIGH, x)) (NaN passes); t = fma(x, log2 e, EXP_MAGIC); n = t −
- * EXP_MAGIC, an integer; r = fma(n, −ln2 high, x); r = fma(n, −ln2 low, r); p = polynomial of
- * degree 5 in r by fma (Cephes' expf); y = fma(p, r·r, r) + 1; y · 2^n, where 2^n has the exponent
- * bits (t's integer + 127); 0 if x was < EXP_LOW. */
+ *     x = max(EXP_LOW, min(EXP_HIGH, x))               NaN passes
+ *     t = fma(x, log2 e, EXP_MAGIC); n = t − EXP_MAGIC  an integer
+ *     r = fma(n, −ln2 high, x); r = fma(n, −ln2 low, r)
+ *     p = polynomial of degree 5 in r by fma            Cephes' expf
+ *     y = fma(p, r·r, r) + 1
+ *     y · 2^n, where 2^n has the exponent bits (t's integer + 127); 0 if x was < EXP_LOW. */
 #define EXP_LOW -87.3f
 #define EXP_HIGH 88.37f
 #define EXP_MAGIC 12582912.0f

@@ -8,11 +8,11 @@
 #include "core/kernels/team.h"
 
 struct roofline {
-    double
-        read_bytes; /* bytes a second that a plain read loop gets, four far-apart streams a thread */
-    double
-        int8_ops; /* 8-bit multiplications and additions a second of a vpdpbusd loop in registers; 0: this CPU
-                           has no such instruction */
+    /* bytes a second that a plain read loop gets, four far-apart streams a thread */
+    double read_bytes;
+    /* 8-bit multiplications and additions a second of a vpdpbusd loop in registers; 0: this CPU has no
+     * such instruction */
+    double int8_ops;
 };
 
 struct roofline_memory;

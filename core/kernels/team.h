@@ -9,8 +9,8 @@
  *         uint32_t begin, end;
  *         while (team_next(me, panels, 4, &begin, &end))     stage 1: chunks of 4 panels
  *             product(begin, end);
- *         while (team_next(me, tokens, 1, &begin, &end))     stage 2 starts when all of stage 1 is
- * done norm(begin, end);
+ *         while (team_next(me, tokens, 1, &begin, &end))     stage 2: starts when 1 is done
+ *             norm(begin, end);
  *     }
  *
  * A stage waits for its items, not for the threads: a thread that was not running when the work was

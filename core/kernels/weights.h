@@ -6,8 +6,7 @@
  * 64 bytes:
  *
  *     panel 0 (rows 0-15) | panel 1 (rows 16-31) | ...          each panel_bytes long
- *     panel = units of 64 (block-32 types) or 256 (K-quants) columns, ascending; the last may be
- * padding
+ *     panel = units of 64 (block-32 types) or 256 (K-quants) columns, ascending; the last may be padded
  *
  *     Q4_0    16 x 64  =  576 B  f16 d[2][16] | 2 x nibbles
  *     Q4_1    16 x 64  =  640 B  f16 d[2][16] | f16 m[2][16] | 2 x nibbles

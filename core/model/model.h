@@ -4,8 +4,10 @@
  *          └─model_load─────▶ model: weights repacked into panels, scratch for one step
  *
  *     step: tokens (token, position, sequence, logits wanted?) of any mix of sequences
- *           │ embed → layers: norm, qkv, RoPE, K and V into pages, attention, output, ffn → norm,
- * head ▼ logits, one row for each token that wanted them
+ *           │ embed → layers: norm, qkv, RoPE, K and V into pages, attention, output, ffn
+ *           │       → norm, head
+ *           ▼
+ *     logits, one row for each token that wanted them
  *
  * Many tokens of one sequence may be in a step, in any number: decodes, prefill chunks and the
  * verification of drafts are the same path. The logits of a token are the same bits whatever else

@@ -1,9 +1,8 @@
 /* plan.h: one step's tokens, cut into the pieces that the stages of a forward pass hand out.
  *
  *     tokens   s0 p70 | s0 p71 | s1 p5 | s2 p62 | s2 p63 | s2 p64 | s2 p65
- *     spans    [ page 2      ]  [pg 0]  [ page 1        ]  [ page 2      ]    one page each:
- * writing K, V blocks   [             ]  [    ]  [                                ]    one sequence
- * each: attention
+ *     spans    [ page 2      ]  [pg 0]  [ page 1        ]  [ page 2      ]    a page each: K, V written
+ *     blocks   [             ]  [    ]  [                                ]    a sequence each: attention
  *
  * How tokens are cut changes who does what when, never the numbers. Neutral of the architecture. */
 #ifndef MODEL_PLAN_H

@@ -412,8 +412,8 @@ static const char *accept_request(struct channel *c, struct channel_stream *s,
         return "the peer opened a slot that is in use";
     if ((s->bits & STREAM_USED) && s->id == h->id)
         return "the peer opened a slot with its last generation";
-    stream_begin(c, s, h->id,
-                 NULL); /* a waiting RESET of the last user is moot: the client let go of it */
+    /* a waiting RESET of the last user is moot: the client let go of it */
+    stream_begin(c, s, h->id, NULL);
     if (h->flags & FRAME_FIN)
         s->bits |= STREAM_REMOTE_FIN;
     return NULL;

@@ -83,8 +83,8 @@ static void encode_long(struct bpe *b, const struct vocab *v, struct slice word,
     for (size_t i = 0; i < word.len; i++) {
         uint32_t id = vocab_byte(v, (uint8_t)word.ptr[i]);
         if (id != TOKEN_NONE) {
-            b->symbols[n] =
-                (struct bpe_symbol){id, n - 1, n + 1}; /* before the first: TOKEN_NONE */
+            /* before the first: TOKEN_NONE */
+            b->symbols[n] = (struct bpe_symbol){id, n - 1, n + 1};
             n++;
         }
     }

@@ -1,7 +1,6 @@
 /* detokenizer.h: a stream of tokens to a stream of text, which is valid UTF-8 at every point.
  *
- *     token ─▶ bytes ─▶ [ unfinished character ] ─▶ text ─▶ [ may be the start of a stop string ]
- * ─▶ out
+ *     token ─▶ bytes ─▶ [ unfinished character ] ─▶ text ─▶ [ may begin a stop string ] ─▶ out
  *
  * - A character whose bytes come from several tokens leaves when it is complete. Invalid bytes
  * become U+FFFD, one for each maximal subpart of a sequence (the rule of WHATWG and of Python's

@@ -14,8 +14,8 @@
 struct merge_candidate {
     uint64_t key;
     uint32_t right; /* position of the right symbol */
-    uint32_t
-        check; /* what tells a stale candidate: the merged symbol (BPE), the merged length (SPM) */
+    /* what tells a stale candidate: the merged symbol (BPE), the merged length (SPM) */
+    uint32_t check;
 };
 
 struct merge_heap {

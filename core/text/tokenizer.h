@@ -1,7 +1,7 @@
 /* tokenizer.h: text to token ids and back, for one model.
  *
- *     text ── special tokens cut out ── normalise ── pre-tokenizer splits into words ── BPE merges
- * ──▶ ids └── (SentencePiece: spaces become ▁, merges over the whole fragment) ──┘
+ *     text ── special tokens cut out ─┬─ normalise ── pre-tokenizer: words ── BPE merges ─┬─▶ ids
+ *                                     └─ (SentencePiece: spaces to ▁, merges over all) ───┘
  *
  * Owns a struct vocab; needs nothing of the GGUF after tokenizer_load. Immutable after it: any
  * number of threads may encode and decode with one tokenizer at the same time. Any bytes can be

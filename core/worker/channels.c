@@ -194,9 +194,9 @@ static void take(struct link *link)
     struct channel *c = &link->channel;
     struct channel_frame frame;
     struct error err = {0};
+    /* work that only a timer told us of */
     if (!w->polled && channel_has_work(c) && !bell_waits(link))
-        stats_add(w->stats, STATS_CELL_LOOP, STAT_timer_found_work,
-                  1); /* only a timer told us of this work */
+        stats_add(w->stats, STATS_CELL_LOOP, STAT_timer_found_work, 1);
     channel_awake(c);
     if (link->readable) {
         link->readable = false;

@@ -270,12 +270,10 @@ void stream_flush(struct stream *s)
         stream_settle(s);
         return;
     }
-    if (s->out_sent >
-        65536) { /* sent bytes are cut off in runs, so that a large body isn't moved for every frame */
-        if (s->out_sent >= stream_pending(s)) {
-            buffer_consume(&s->out, s->out_sent);
-            s->out_sent = 0;
-        }
+    /* sent bytes are cut off in runs, so that a large body isn't moved for every frame */
+    if (s->out_sent > 65536 && s->out_sent >= stream_pending(s)) {
+        buffer_consume(&s->out, s->out_sent);
+        s->out_sent = 0;
     }
     bool full = stream_pending(s) > 0;
     if (s->in_sched && s->sse && full != s->paused) {

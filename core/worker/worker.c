@@ -134,8 +134,8 @@ enum status worker_open(struct worker *w, const struct options *options, struct 
         w->id_key = clock_wall_ns();
     if (!log_open(options->log_file))
         return error_set(err, STATUS_IO, "option log-file: cannot open %s", options->log_file);
-    enum status status =
-        open_loop(w, err); /* signals first: whoever sees the socket may send one */
+    /* signals first: whoever sees the socket may send one */
+    enum status status = open_loop(w, err);
     if (status == STATUS_OK)
         status = open_outside(w, err);
     if (status == STATUS_OK)
@@ -169,8 +169,8 @@ void worker_close(struct worker *w)
     w->closing = true;
     if (w->loop_open) {
         channels_stop(w);
-        channels_drop_all(
-            w); /* streams that are with the front pool or the scheduler outlive their links */
+        /* streams that are with the front pool or the scheduler outlive their links */
+        channels_drop_all(w);
     }
     listener_close(&w->listener);
     if (w->loading) { /* the loading thread does not come back: leave everything to the system */
