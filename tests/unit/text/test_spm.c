@@ -29,8 +29,8 @@ START_TEST(test_known)
                                         "b",
                                         "ab",
                                         "ba",
-                                        "\xe2\x96\x81"
-                                        "a",
+                                        ("\xe2\x96\x81"
+                                         "a"),
                                         "aa"};
     struct tokenizer *tok = load(words, (float[]){-9, -9, -9, -2, -1, -3, -0.0f}, 7);
     encodes(tok, "", true, "");

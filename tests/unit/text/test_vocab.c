@@ -69,10 +69,8 @@ END_TEST
 
 START_TEST(test_spm_vocab)
 {
-    static const char *const words[] = {"\xe2\x96\x81",
-                                        "\xe2\x96\x81"
-                                        "a",
-                                        "a"};
+    static const char *const words[] = {"\xe2\x96\x81", ("\xe2\x96\x81"
+                                                            "a"), "a"};
     struct gguf_builder b = {0};
     made_spm(&b, words, (float[]){-1, -2, -3}, 3);
     struct tokenizer *tok = made_load(&b);
