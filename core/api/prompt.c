@@ -8,6 +8,18 @@
 #include "core/text/chat.h"
 #include "core/text/tokenizer.h"
 
+/* Refuses a text that has more tokens than the context however it is split, before it is tokenized. */
+static enum status check_size(const struct fields *f, const char *param, const struct buffer *text,
+                              const struct api_context *ctx)
+{
+    size_t least = tokenizer_least(ctx->tokenizer, text->len);
+    if (least <= ctx->context)
+        return STATUS_OK;
+    return error_param(f->err, STATUS_CONTEXT_LENGTH, param,
+                       "the context is %u tokens; the prompt has %zu bytes, which are %zu or more",
+                       ctx->context, text->len, least);
+}
+
 /* A message while its text is still being collected: where it lies in the text buffer. */
 struct draft {
     const char *role;
@@ -146,6 +158,8 @@ static enum status parse_messages(const struct fields *f, const struct api_conte
             messages[i].content = slice_make(text.ptr + drafts[i].start, drafts[i].len);
     }
     if (status == STATUS_OK)
+        status = check_size(f, "messages", &text, ctx);
+    if (status == STATUS_OK)
         status = chat_prompt(ctx->tokenizer, messages, list->count, true, out, f->err);
     buffer_release(&text);
     free(messages);
@@ -179,6 +193,8 @@ static enum status read_text(const struct fields *f, const char *param,
 {
     struct buffer text = {0};
     enum status status = field_text(f, param, node, &text);
+    if (status == STATUS_OK)
+        status = check_size(f, param, &text, ctx);
     if (status == STATUS_OK)
         status = tokenizer_encode(ctx->tokenizer, buffer_slice(&text),
                                   ENCODE_PARSE_SPECIAL | ENCODE_ADD_BOS, out, f->err);

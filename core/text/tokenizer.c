@@ -12,6 +12,8 @@
 
 /* Positions inside a text are 32 bits wide, and escaping may triple it. */
 #define MAX_TEXT (1u << 30)
+/* NFC makes a text shorter by at most this factor: U+0390, of 2 bytes, can be written as U+1FBE U+0308 U+0301 (7). */
+#define NFC_SHRINK 4u
 
 void token_list_release(struct token_list *list)
 {
@@ -42,6 +44,19 @@ void token_list_add_all(struct token_list *list, const uint32_t *ids, size_t n)
     list->count += n;
 }
 
+/* How much text, before it is normalised, one token can stand for. */
+static uint32_t most_bytes(const struct tokenizer *tok)
+{
+    size_t most = 1;
+    for (uint32_t id = 0; id < vocab_size(tok->vocab); id++) {
+        size_t len = vocab_token(tok->vocab, id)->bytes.len;
+        if (len > most)
+            most = len;
+    }
+    bool nfc = vocab_model(tok->vocab) == VOCAB_BPE && pretokenizer_nfc(tok->pretokenizer);
+    return (uint32_t)(nfc ? most * NFC_SHRINK : most);
+}
+
 enum status tokenizer_load(const struct gguf *g, struct tokenizer **out, struct error *err)
 {
     struct tokenizer *tok = xcalloc(1, sizeof(*tok));
@@ -66,6 +81,7 @@ enum status tokenizer_load(const struct gguf *g, struct tokenizer **out, struct 
     special_init(&tok->user_defined, tok->vocab, false);
     special_init(&tok->special, tok->vocab, true);
     chat_format_load(&tok->chat, g, tok->vocab);
+    tok->most_bytes = most_bytes(tok);
     *out = tok;
     return STATUS_OK;
 }
@@ -164,6 +180,11 @@ enum status tokenizer_encode(const struct tokenizer *tok, struct slice text, uns
     bpe_release(&e.bpe);
     buffer_release(&e.normalised);
     return status;
+}
+
+size_t tokenizer_least(const struct tokenizer *tok, size_t bytes)
+{
+    return bytes / tok->most_bytes + (bytes % tok->most_bytes != 0);
 }
 
 void tokenizer_decode(const struct tokenizer *tok, const uint32_t *ids, size_t n, unsigned flags,

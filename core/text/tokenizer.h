@@ -58,6 +58,9 @@ void tokenizer_free(struct tokenizer *tok);
  * when the pre-tokenizer's match limit is reached (STATUS_INTERNAL); out then holds no new ids. */
 enum status tokenizer_encode(const struct tokenizer *tok, struct slice text, unsigned flags,
                              struct token_list *out, struct error *err);
+/* The number of tokens that `bytes` of text come to at least, at no cost: whoever takes texts of strangers need not
+ * tokenize megabytes to see that they are too long. (Bytes for which a damaged vocabulary has no token are counted.) */
+size_t tokenizer_least(const struct tokenizer *tok, size_t bytes);
 /* Appends the bytes of n ids (each < tokenizer_n_vocab) to out. flags: DECODE_*. The result may be
  * invalid UTF-8. */
 void tokenizer_decode(const struct tokenizer *tok, const uint32_t *ids, size_t n, unsigned flags,

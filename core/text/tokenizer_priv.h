@@ -22,6 +22,7 @@ struct tokenizer {
     struct special user_defined;       /* matched in any text */
     struct special special;            /* matched with ENCODE_PARSE_SPECIAL */
     struct chat_format chat;
+    uint32_t most_bytes; /* of text that one token stands for */
 };
 
 /* Reads tokenizer.chat_template; tok->vocab is loaded. */

@@ -418,6 +418,23 @@ START_TEST(long_lists)
     ck_assert_str_eq(err.param, "prompt");
     ck_assert_ptr_nonnull(strstr(err.text, "512 tokens; the prompt has 601"));
     ck_assert_str_eq(status_code(err.status), "context_length_exceeded");
+    /* so long that it is refused by its size; chat likewise, and over all messages */
+    buffer_clear(&body);
+    buffer_add_text(&body, "{\"prompt\":\"");
+    for (int i = 0; i < 12 * 513; i++)
+        buffer_add_byte(&body, 'x');
+    buffer_add_text(&body, "\"}");
+    ck_assert_int_eq(parse(API_COMPLETIONS, body.ptr), STATUS_CONTEXT_LENGTH);
+    ck_assert_str_eq(err.param, "prompt");
+    ck_assert_ptr_nonnull(strstr(err.text, "has 6156 bytes, which are 513 or more"));
+    buffer_clear(&body);
+    buffer_add_text(&body, "{\"messages\":[");
+    for (int i = 0; i < 2 * 513; i++)
+        buffer_printf(&body, "%s{\"role\":\"user\",\"content\":\"123456\"}", i > 0 ? "," : "");
+    buffer_add_text(&body, "]}");
+    ck_assert_int_eq(parse(API_CHAT, body.ptr), STATUS_CONTEXT_LENGTH);
+    ck_assert_str_eq(err.param, "messages");
+    ck_assert_ptr_nonnull(strstr(err.text, "which are 513 or more"));
     buffer_release(&body);
 }
 END_TEST

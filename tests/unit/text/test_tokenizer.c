@@ -60,6 +60,22 @@ START_TEST(test_no_injection)
 }
 END_TEST
 
+START_TEST(test_least)
+{
+    struct tokenizer *tok = load_bpe("gpt-2", false), *nfc = load_bpe("qwen2", false);
+    /* the longest token is <|im_start|> */
+    ck_assert_uint_eq(tokenizer_least(tok, 0), 0);
+    ck_assert_uint_eq(tokenizer_least(tok, 1), 1);
+    ck_assert_uint_eq(tokenizer_least(tok, 12), 1);
+    ck_assert_uint_eq(tokenizer_least(tok, 13), 2);
+    ck_assert_uint_eq(tokenizer_least(tok, 12000000), 1000000);
+    ck_assert_uint_eq(tokenizer_least(nfc, 48), 1);
+    ck_assert_uint_eq(tokenizer_least(nfc, 49), 2);
+    tokenizer_free(tok);
+    tokenizer_free(nfc);
+}
+END_TEST
+
 START_TEST(test_bos)
 {
     struct tokenizer *tok = load_bpe("gpt-2", true);
@@ -176,6 +192,7 @@ START_TEST(test_round_trip)
                 text[i] = (char)(rand() % 3 ? "hello world\n 12'sa"[rand() % 18] : rand());
             ck_assert_int_eq(tokenizer_encode(tok, slice_make(text, len), round % 2, &ids, &err),
                              STATUS_OK);
+            ck_assert_uint_ge(ids.count, tokenizer_least(tok, len));
             tokenizer_decode(tok, ids.ids, ids.count, DECODE_SPECIAL, &out);
             ck_assert(slice_equal(buffer_slice(&out), slice_make(text, len)));
             buffer_release(&out);
@@ -235,5 +252,5 @@ START_TEST(test_threads)
 }
 END_TEST
 
-CHECK_MAIN("tokenizer", test_encode, test_no_injection, test_bos, test_families, test_pieces,
+CHECK_MAIN("tokenizer", test_encode, test_no_injection, test_least, test_bos, test_families, test_pieces,
            test_spm, test_round_trip, test_threads)
