@@ -12,6 +12,7 @@ void batch_init(struct batch *b, uint32_t max_tokens, uint32_t max_members)
     b->sequences = xcalloc(max_members, sizeof(*b->sequences));
     b->members = xcalloc(max_members, sizeof(*b->members));
     b->rows = xcalloc(max_members, sizeof(*b->rows));
+    b->order = xcalloc(max_members, sizeof(struct sequence *));
 }
 
 void batch_release(struct batch *b)
@@ -20,6 +21,7 @@ void batch_release(struct batch *b)
     free(b->sequences);
     free(b->members);
     free(b->rows);
+    free(b->order);
 }
 
 uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_decodes)
@@ -72,7 +74,7 @@ static void add_member(struct batch *b, struct sequence *s, uint32_t count)
     b->n_members++;
 }
 
-/* Makes the next position of a decoding sequence writable, preempting the youngest running sequence
+/* Makes the next position of a decoding sequence writable, preempting the last running sequence
  * as long as the pool can promise no more, in the end s itself. False if s does not take part in
  * this step. */
 static bool extend_decode(struct batch *b, struct sequence *s, struct queue *running,
@@ -95,7 +97,7 @@ static bool extend_decode(struct batch *b, struct sequence *s, struct queue *run
     }
 }
 
-/* The walk goes from old to young and victims are young, so no member of the batch is ever
+/* The walk goes from first to last and victims are the last, so no member of the batch is ever
  * preempted; what lies ahead of the walk may vanish, hence it goes on from the predecessor. */
 static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queue *waiting,
                              struct pages *pool, uint32_t ahead)
@@ -121,15 +123,35 @@ static bool is_being_filled(struct sequence *s, struct queue *running)
     return false;
 }
 
-/* A prefilling sequence was promised all the pages of its tokens when it was admitted. */
-static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool,
-                         uint32_t budget)
+static int compare_rank(const void *a, const void *b)
 {
+    const struct sequence *x = *(struct sequence *const *)a, *y = *(struct sequence *const *)b;
+    return fair_before(x, y) ? -1 : 1;
+}
+
+/* Fills b->order with those that have a prompt to compute, and returns how many. */
+static uint32_t order_prefill(struct batch *b, struct queue *running, uint64_t now_ns)
+{
+    uint32_t n = 0;
     queue_each(it, tmp, running)
     {
         struct sequence *s = queue_entry(it);
         if (s->state != SEQUENCE_PREFILL || s->paused)
             continue;
+        fair_rank(s, now_ns);
+        b->order[n++] = s;
+    }
+    qsort(b->order, n, sizeof(struct sequence *), compare_rank);
+    return n;
+}
+
+/* A prefilling sequence was promised all the pages of its tokens when it was admitted. */
+static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool,
+                         uint32_t budget, uint64_t now_ns)
+{
+    uint32_t n = order_prefill(b, running, now_ns);
+    for (uint32_t i = 0; i < n; i++) {
+        struct sequence *s = b->order[i];
         sequence_follow(s, pool);
         if (is_being_filled(s, running))
             continue;
@@ -153,11 +175,11 @@ static void plan_prefill(struct batch *b, struct queue *running, struct pages *p
 
 uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting,
                     struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
-                    uint32_t ahead)
+                    uint32_t ahead, uint64_t now_ns)
 {
     b->n_tokens = b->n_members = b->n_rows = b->n_decodes = b->n_prefill = 0;
     b->waits = false;
     uint32_t preempted = plan_decodes(b, running, waiting, pool, ahead);
-    plan_prefill(b, running, pool, pace_budget(pace, prefill_chunk, b->n_decodes));
+    plan_prefill(b, running, pool, pace_budget(pace, prefill_chunk, b->n_decodes), now_ns);
     return preempted;
 }

@@ -1,7 +1,7 @@
 /* batch.h: what runs in a step.
  *
  *      tokens   | a | b | d | c c c c c c c c c | e e e |
- *                 decodes, one token each   prefill chunks, oldest sequence first
+ *                 decodes, one token each   prefill chunks, in fair.h's order
  *      rows       0   1   2                 3     -        logits rows of the tokens that want one
  *
  * A prompt whose next page another one is filling sits out until that page is in the prefix cache.
@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "core/model/model.h"
-#include "core/sched/queue.h"
+#include "core/sched/fair.h"
 #include "core/sched/sequence.h"
 
 /* A mixed step should take at most this many steps of decodes alone. A prompt then gets 3/5 of the
@@ -42,6 +42,7 @@ struct batch {
     struct step_sequence *sequences; /* parallel to members */
     struct batch_member *members;
     struct batch_member **rows; /* the member that draws from a row */
+    struct sequence **order;    /* those that prefill */
     uint32_t n_tokens, n_members, n_rows;
     uint32_t n_decodes, n_prefill; /* tokens of each kind */
     bool waits;                    /* somebody was left out because a page is not populated yet */
@@ -57,10 +58,10 @@ uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_de
 void pace_learn(struct pace *p, const struct batch *b, uint64_t ns);
 
 /* Plans the next step over the running sequences and makes its positions writable. Where the pool
- * can promise no more, sequences are preempted, youngest first: they leave `running` for `waiting`;
+ * can promise no more, sequences are preempted, the last of `running` first: they leave `running` for `waiting`;
  * returns how many. */
 uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waiting,
                     struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
-                    uint32_t ahead);
+                    uint32_t ahead, uint64_t now_ns);
 
 #endif

@@ -51,6 +51,16 @@ static void learn_interval(struct sched *s, uint64_t now)
     s->last_end_ns = now;
 }
 
+/* Frees it, its pages first of all. */
+static void remove_sequence(struct sched *s, struct sequence *q)
+{
+    queue_remove(q->state == SEQUENCE_WAITING ? &s->waiting : &s->running, q);
+    if (q->admitted_ns == 0)
+        atomic_fetch_sub(&s->queued_tokens, q->n_prompt);
+    fair_leave(&s->fair, q);
+    sequence_free(q, s->pool);
+}
+
 /* Emits DONE (status OK) or FAILED and frees the sequence, its pages first of all. */
 static void end(struct sched *s, struct sequence *q, enum status status, enum sched_reason reason)
 {
@@ -69,8 +79,7 @@ static void end(struct sched *s, struct sequence *q, enum status status, enum sc
         .logits_hash = s->options.trace_logits ? q->hash : 0,
     };
     map_take(&s->by_id, q->id);
-    queue_remove(q->state == SEQUENCE_WAITING ? &s->waiting : &s->running, q);
-    sequence_free(q, s->pool);
+    remove_sequence(s, q);
     learn_interval(s, now);
 }
 
@@ -89,6 +98,7 @@ static void submit(struct sched *s, const struct command *c)
         sequence_new(c->generation, s->next_serial++, c->limit, c->grows, s->cache);
     check(map_set(&s->by_id, q->id, q) == NULL);
     queue_add(&s->waiting, q);
+    fair_join(&s->fair, q);
     /* In this order: for a moment it counts twice, never not at all. */
     atomic_store(&s->n_queued, s->waiting.count);
     atomic_fetch_add(&s->n_received, 1);
@@ -141,8 +151,7 @@ static void drop_all(struct sched *s)
     }
     struct sequence *q;
     while ((q = queue_first(&s->running)) != NULL || (q = queue_first(&s->waiting)) != NULL) {
-        queue_remove(q->state == SEQUENCE_WAITING ? &s->waiting : &s->running, q);
-        sequence_free(q, s->pool);
+        remove_sequence(s, q);
     }
 }
 
@@ -167,13 +176,31 @@ static void show_counts(struct sched *s)
     s->n_dropped = dropped;
 }
 
+/* Fails those that have waited past their deadline. */
+static void drop_late(struct sched *s, uint64_t now)
+{
+    queue_each(it, tmp, &s->waiting)
+    {
+        struct sequence *q = queue_entry(it);
+        uint64_t deadline = q->generation->deadline_ns;
+        if (deadline != 0 && now >= deadline && !q->started)
+            end(s, q, STATUS_TIMEOUT, SCHED_STOP);
+    }
+}
+
 static void admit(struct sched *s)
 {
     struct sequence *q;
     uint64_t now = clock_ns();
-    while (s->running.count < s->options.max_running && (q = queue_first(&s->waiting)) != NULL &&
-           sequence_admit(q, s->pool, s->options.reserve_tokens, now)) {
+    drop_late(s, now);
+    while (s->running.count < s->options.max_running && (q = fair_next(&s->waiting, now)) != NULL) {
+        bool first = q->admitted_ns == 0;
+        if (!sequence_admit(q, s->pool, s->options.reserve_tokens, now))
+            break;
+        if (first)
+            atomic_fetch_sub(&s->queued_tokens, q->n_prompt);
         queue_remove(&s->waiting, q);
+        fair_admitted(&s->waiting, q);
         queue_add(&s->running, q);
     }
 }
@@ -265,6 +292,7 @@ static void take_results(struct sched *s)
     for (uint32_t i = 0; i < b->n_members; i++) {
         struct batch_member *m = &b->members[i];
         m->sequence->n_seen += m->count;
+        fair_serve(m->sequence, m->count, m->sequence->state == SEQUENCE_DECODE);
         const struct drawn *drawn = m->draws ? &s->drawer.drawn[row++] : NULL;
         if (!b->sequences[i].failed)
             sequence_keep(m->sequence, s->pool, now);
@@ -314,8 +342,9 @@ static void turn(struct sched *s)
     take_commands(s);
     trim(s);
     admit(s);
-    uint32_t preempted = batch_plan(&s->batch, &s->running, &s->waiting, s->pool, &s->pace,
-                                    s->options.prefill_chunk, s->options.reserve_tokens);
+    uint32_t preempted =
+        batch_plan(&s->batch, &s->running, &s->waiting, s->pool, &s->pace, s->options.prefill_chunk,
+                   s->options.reserve_tokens, clock_ns());
     stats_add(s->stats, STATS_CELL_SCHED, STAT_preemptions_total, preempted);
     if (s->batch.n_tokens == 0) {
         rest(s);

@@ -6,12 +6,20 @@ void queue_init(struct queue *q)
 {
     list_init(&q->list);
     q->count = 0;
+    q->by_priority = false;
+}
+
+static bool comes_before(const struct queue *q, const struct sequence *a, const struct sequence *b)
+{
+    if (q->by_priority && a->priority != b->priority)
+        return a->priority > b->priority;
+    return a->serial < b->serial;
 }
 
 void queue_add(struct queue *q, struct sequence *s)
 {
     struct list *at = &q->list;
-    while (at->prev != &q->list && queue_entry(at->prev)->serial > s->serial)
+    while (at->prev != &q->list && comes_before(q, s, queue_entry(at->prev)))
         at = at->prev;
     list_insert(at, &s->node);
     q->count++;

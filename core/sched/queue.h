@@ -1,7 +1,9 @@
-/* queue.h: sequences in order of arrival: those that wait, and those that run. Owns nothing. */
+/* queue.h: sequences in order of arrival: those that wait, and those that run, the latter by priority
+ * first. Owns nothing. */
 #ifndef SCHED_QUEUE_H
 #define SCHED_QUEUE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/base/list.h"
@@ -10,13 +12,14 @@
 struct queue {
     struct list list; /* oldest (lowest serial) first */
     uint32_t count;
+    bool by_priority; /* the highest first, among equals the oldest */
 };
 
 void queue_init(struct queue *q);
-/* Puts it where its serial belongs: at the end, unless it was preempted. */
+/* Puts it where its priority and serial belong. */
 void queue_add(struct queue *q, struct sequence *s);
 void queue_remove(struct queue *q, struct sequence *s);
-/* The oldest and the youngest, or NULL. */
+/* The first and the last, or NULL. */
 struct sequence *queue_first(const struct queue *q);
 struct sequence *queue_last(const struct queue *q);
 

@@ -39,6 +39,7 @@ static void release(struct sched *s)
     doorbell_release(&s->event_bell);
     spsc_release(&s->events);
     map_release(&s->by_id);
+    fair_release(&s->fair);
     batch_release(&s->batch);
     drawer_release(&s->drawer);
     free(s->logits);
@@ -75,6 +76,7 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
     set_options(s, options);
     queue_init(&s->waiting);
     queue_init(&s->running);
+    s->running.by_priority = true;
     batch_init(&s->batch, s->engine.max_tokens, s->options.max_running);
     drawer_init(&s->drawer, &s->engine, s->options.max_running, s->eog, s->options.n_eog,
                 s->options.trace_logits);
@@ -92,13 +94,12 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
         release(s);
         return error_set(err, STATUS_IO, "the scheduler's eventfd: %s", strerror(errno));
     }
-    unsigned char key[16];
-    if (getrandom(key, sizeof(key), 0) != (ssize_t)sizeof(key)) {
+    if (getrandom(s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key)) {
         release(s);
         return error_set(err, STATUS_IO, "a key for the prefix cache: %s", strerror(errno));
     }
     if (!s->options.no_cache)
-        s->cache = prefix_cache_create(pool, key);
+        s->cache = prefix_cache_create(pool, s->key);
     struct pages_counts counts;
     pages_counts(pool, &counts);
     stats_set(stats, STAT_kv_pages_total, counts.total);
@@ -123,9 +124,9 @@ void sched_free(struct sched *s)
     release(s);
 }
 
-struct siphash sched_salt(const struct sched *s, const void *text, size_t len)
+struct siphash sched_key(const struct sched *s, const void *text, size_t len)
 {
-    return s->cache != NULL ? prefix_cache_root(s->cache, text, len) : (struct siphash){0};
+    return siphash(s->key, text, len);
 }
 
 /* Seconds until a place in the queue is likely to be free. */
@@ -181,6 +182,17 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
         return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting",
                          s->options.max_queue);
     }
+    uint64_t tokens = atomic_load(&s->queued_tokens);
+    if (waiting > 0 && s->options.max_queue_tokens > 0 &&
+        tokens + g->n_tokens > s->options.max_queue_tokens) {
+        if (retry_after != NULL)
+            *retry_after = retry_seconds(s);
+        return error_set(err, STATUS_QUEUE_FULL,
+                         "the queue is full: prompts of %llu tokens are waiting, the limit is %llu",
+                         (unsigned long long)tokens,
+                         (unsigned long long)s->options.max_queue_tokens);
+    }
+    atomic_fetch_add(&s->queued_tokens, g->n_tokens);
     g->sampling.bias = g->bias;
     g->sampling.n_bias = g->n_bias;
     g->sampling.banned = g->ignore_eos ? s->eog : NULL;

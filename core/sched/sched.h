@@ -17,10 +17,13 @@
  * A step: first one token of every decoding sequence, then prefill chunks, oldest sequence first,
  * within a token budget. Sequences join and leave at every step.
  *
- * Memory: generations are admitted in order of arrival. One with max_tokens is admitted when the
- * pages of its prompt and of all its tokens are promised. One without gets its prompt's and
- * reserve_tokens more, and grows; when the pool can promise no more, the youngest sequence is put
- * back in the queue (preempted): its pages go, its tokens stay, and later they are prefilled again
+ * Order: fair.h says who is admitted next, and whose prompt is computed first. A generation that has
+ * not started at its deadline fails with STATUS_TIMEOUT.
+ *
+ * Memory: who is next waits until there is memory, and all others behind it. One with max_tokens is
+ * admitted when the pages of its prompt and of all its tokens are promised. One without gets its
+ * prompt's and reserve_tokens more, and grows; when the pool can promise no more, the youngest
+ * sequence of the lowest priority is put back in the queue (preempted): its pages go, its tokens stay, and later they are prefilled again
  * and it goes on with the same tokens as if nothing had been (the model's rule that logits do not
  * depend on how a prompt was cut). So nothing ever fails half-way for want of memory.
  *
@@ -54,19 +57,22 @@
 struct sched;
 struct stats_writer;
 
+#define SCHED_PRIORITY_MAX 9u
+#define SCHED_PRIORITY_DEFAULT 5u
 #define SCHED_REST UINT32_MAX /* max_tokens: the rest of the context */
 
 struct sched_options {
-    uint32_t context;        /* positions a sequence may have; 0: the engine's, which is the most */
-    uint32_t prefill_chunk;  /* prompt tokens a step at most; 0: as many as the engine takes */
-    uint32_t max_queue;      /* generations that may wait */
-    uint32_t max_running;    /* generations that may run at once; 0: 64 */
-    uint32_t reserve_tokens; /* promised ahead to a generation without max_tokens; 0: 256 */
-    bool no_cache;           /* no prefix cache */
-    uint64_t cache_idle_ns;  /* cached pages that nobody used for so long go; 0: 300 s */
-    int nice;                /* > 0: the thread runs as SCHED_BATCH with that niceness */
-    bool trace_logits;       /* hash the row of every token made (CONTRACTS: logits hash) */
-    const uint32_t *eog;     /* tokens that end a generation; copied */
+    uint32_t context;       /* positions a sequence may have; 0: the engine's, which is the most */
+    uint32_t prefill_chunk; /* prompt tokens a step at most; 0: as many as the engine takes */
+    uint32_t max_queue;     /* generations that may wait */
+    uint64_t max_queue_tokens; /* prompt tokens of those that wait; 0: no limit */
+    uint32_t max_running;      /* generations that may run at once; 0: 64 */
+    uint32_t reserve_tokens;   /* promised ahead to a generation without max_tokens; 0: 256 */
+    bool no_cache;             /* no prefix cache */
+    uint64_t cache_idle_ns;    /* cached pages that nobody used for so long go; 0: 300 s */
+    int nice;                  /* > 0: the thread runs as SCHED_BATCH with that niceness */
+    bool trace_logits;         /* hash the row of every token made (CONTRACTS: logits hash) */
+    const uint32_t *eog;       /* tokens that end a generation; copied */
     unsigned n_eog;
 };
 
@@ -78,10 +84,12 @@ struct generation {
     uint32_t n_tokens;   /* at least 1 */
     uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
     int n_top; /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
-    bool ignore_eos;     /* end tokens are never drawn */
-    struct siphash salt; /* texts share pages of the prefix cache only within one (sched_salt) */
-    unsigned priority;   /* 0 to 9, of the pages it leaves in the prefix cache */
-    uint64_t arrival_ns; /* clock_ns() when the request came */
+    bool ignore_eos;         /* end tokens are never drawn */
+    struct siphash salt;     /* texts share pages of the prefix cache only within one (sched_key) */
+    uint64_t tenant;         /* whose it is: tenants get equal shares (sched_key); 0: nobody's */
+    unsigned priority;       /* 0 to 9: higher ones first; also of its pages in the prefix cache */
+    uint64_t deadline_ns;    /* clock_ns() when it must have started, or it fails; 0: none */
+    uint64_t arrival_ns;     /* clock_ns() when the request came */
     struct logit_bias *bias; /* malloc'ed, n_bias entries, or NULL */
     size_t n_bias;
     struct sample_params sampling; /* bias and banned are set by sched_submit */
@@ -144,12 +152,13 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
  * lost. */
 void sched_free(struct sched *s);
 
-/* The salt of generation.salt from a text of len bytes. {0} is no salt. */
-struct siphash sched_salt(const struct sched *s, const void *text, size_t len);
+/* The key of a text of len bytes, for generation.salt (all of it; {0} is no salt) and .tenant (a
+ * word of it). */
+struct siphash sched_key(const struct sched *s, const void *text, size_t len);
 /* Hands a generation over. Errors, all at once and without side effects:
  * CONTEXT_LENGTH  prompt and max_tokens don't fit the context, or their pages could never fit the
  *                 arena; the text has both numbers
- * QUEUE_FULL      max_queue generations wait; *retry_after (may be NULL) is set to a number of
+ * QUEUE_FULL      max_queue generations wait, or max_queue_tokens tokens; *retry_after (may be NULL) is set to a number of
  *                 seconds, from how fast generations end now
  * DRAINING        after sched_drain or sched_stop */
 enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after,

@@ -13,6 +13,7 @@
 #include "core/sched/batch.h"
 #include "core/sched/doorbell.h"
 #include "core/sched/draw.h"
+#include "core/sched/fair.h"
 #include "core/sched/mailbox.h"
 #include "core/sched/queue.h"
 #include "core/sched/sched.h"
@@ -36,6 +37,7 @@ struct sched {
     uint32_t *eog;
     struct pages *pool;
     struct prefix_cache *cache; /* NULL: off */
+    unsigned char key[16];      /* of all hashes; random */
     struct stats_writer *stats;
     pthread_t thread;
 
@@ -49,6 +51,7 @@ struct sched {
     _Atomic bool quit;
     _Atomic uint32_t n_sent, n_received;  /* SUBMIT commands: by the loop, by the scheduler */
     _Atomic uint32_t n_queued, n_running; /* as the scheduler last said */
+    _Atomic uint64_t queued_tokens;       /* prompts sent and not admitted yet */
     _Atomic uint64_t
         end_interval_ns; /* average time between two ends while others waited; 0: unknown */
 
@@ -58,6 +61,7 @@ struct sched {
     /* the scheduler thread's */
     struct map by_id;
     struct queue waiting, running;
+    struct fair fair;
     uint64_t next_serial;
     struct batch batch;
     struct drawer drawer;

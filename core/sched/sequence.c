@@ -16,6 +16,7 @@ struct generation *generation_new(uint64_t id, uint32_t *tokens, uint32_t n_toke
     g->n_tokens = n_tokens;
     g->max_tokens = SCHED_REST;
     g->n_top = -1;
+    g->priority = SCHED_PRIORITY_DEFAULT;
     g->arrival_ns = clock_ns();
     g->sampling = sample_params_default();
     return g;
@@ -43,6 +44,7 @@ struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t li
     s->n_prompt = g->n_tokens;
     s->limit = limit;
     s->grows = grows;
+    s->priority = g->priority;
     s->cache = cache;
     s->hash = LOGITS_HASH_START;
     s->needs_history = sample_needs_state(&g->sampling);
@@ -124,16 +126,29 @@ static void adopt(struct sequence *s, struct pages *pool, struct prefix_entry *e
     s->n_seen += BLOCK_POSITIONS;
 }
 
+/* How many pages the cache has of it; *idle: those of them that nobody uses. */
+static uint32_t look_up(struct sequence *s, uint32_t *idle, const struct pages *pool)
+{
+    uint32_t hits = 0;
+    struct prefix_entry *e, *last = NULL;
+    for (; hits < takeable(s) && (e = find(s, last, hits)) != NULL; hits++) {
+        *idle += pool != NULL && pages_idle(pool, prefix_entry_page(e));
+        last = e;
+    }
+    return hits;
+}
+
+uint32_t sequence_cached_pages(struct sequence *s)
+{
+    uint32_t idle = 0;
+    return look_up(s, &idle, NULL);
+}
+
 bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint64_t now_ns)
 {
     check(s->state == SEQUENCE_WAITING);
     uint32_t n = block_pages_for(positions_ahead(s, sequence_tokens(s), ahead));
-    uint32_t hits = 0, idle = 0;
-    struct prefix_entry *e, *last = NULL;
-    for (; hits < takeable(s) && (e = find(s, last, hits)) != NULL; hits++) {
-        idle += pages_idle(pool, prefix_entry_page(e));
-        last = e;
-    }
+    uint32_t idle = 0, hits = look_up(s, &idle, pool);
     /* Pages that others use are claimed already; idle ones need a promise to become claimed. */
     if (!pages_reserve(pool, n - hits + idle))
         return false;

@@ -29,6 +29,8 @@
 #include "core/model/sample.h"
 #include "core/sched/sched.h"
 
+struct tenant;
+
 enum sequence_state { SEQUENCE_WAITING, SEQUENCE_PREFILL, SEQUENCE_DECODE };
 
 struct sequence {
@@ -44,7 +46,14 @@ struct sequence {
     uint32_t tokens_cap;
     uint32_t n_prompt, n_made;
     uint32_t limit; /* tokens to make at most */
-    bool grows;     /* promised only in part (no max_tokens) */
+    uint32_t priority;
+
+    /* fair.h */
+    struct tenant *tenant;
+    uint32_t level;  /* as last ranked */
+    uint64_t served; /* as last ranked */
+    uint32_t passed; /* times that later ones were admitted before */
+    bool grows;      /* promised only in part (no max_tokens) */
     uint32_t n_seen;
     uint32_t n_cached;
 
@@ -90,6 +99,8 @@ bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint
  * pool can promise no more; LOADING: the page is promised but not populated yet, try again when the
  * pool wakes us. */
 enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t count, uint32_t ahead);
+/* Pages of its tokens that an admission would find in the cache now. */
+uint32_t sequence_cached_pages(struct sequence *s);
 /* Takes the pages behind its own that others have finished in the meantime. */
 void sequence_follow(struct sequence *s, struct pages *pool);
 /* Whether `other`, which prefills too, is about to finish the page that s would fill next: then s

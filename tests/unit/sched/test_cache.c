@@ -167,7 +167,7 @@ START_TEST(a_salt_keeps_texts_apart)
     for (uint64_t id = 0; id < 4; id++) {
         struct generation *g = with_prefix(id, 320, 330, 3);
         if (*salts[id] != '\0')
-            g->salt = sched_salt(h.sched, salts[id], 1);
+            g->salt = sched_key(h.sched, salts[id], 1);
         harness_submit(&h, g);
         harness_until_ended(&h, (uint32_t)id + 1);
         check_prefixed(id, 320, 330);
