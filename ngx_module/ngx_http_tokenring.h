@@ -60,6 +60,13 @@ typedef struct {
     ngx_http_complex_value_t *pass; /* tokenring_pass with variables, or NULL */
     ngx_array_t *set_headers;       /* of ngx_http_tokenring_header_t, or NULL */
 
+    /* the terms on which the worker serves the request, sent as x-tokenring-* */
+    ngx_http_complex_value_t *tenant;     /* NULL: not said, as the next two */
+    ngx_http_complex_value_t *priority;
+    ngx_http_complex_value_t *max_tokens;
+    ngx_msec_t keepalive_interval; /* NGX_CONF_UNSET_MSEC: not said */
+    ngx_msec_t queue_timeout;
+
     ngx_http_tokenring_status_t *status; /* tokenring_status, or NULL */
 } ngx_http_tokenring_loc_conf_t;
 

@@ -119,6 +119,26 @@ static ngx_command_t ngx_http_tokenring_commands[] = {
     {ngx_string("tokenring_set_header"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE2,
      ngx_http_tokenring_set_header, NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
 
+    {ngx_string("tokenring_tenant"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_http_set_complex_value_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, tenant), NULL},
+
+    {ngx_string("tokenring_priority"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_http_set_complex_value_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, priority), NULL},
+
+    {ngx_string("tokenring_max_tokens"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_http_set_complex_value_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, max_tokens), NULL},
+
+    {ngx_string("tokenring_keepalive_interval"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_conf_set_msec_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, keepalive_interval), NULL},
+
+    {ngx_string("tokenring_queue_timeout"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_conf_set_msec_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, queue_timeout), NULL},
+
     {ngx_string("tokenring_status"),
      NGX_HTTP_LOC_CONF | NGX_HTTP_LIF_CONF | NGX_HTTP_LMT_CONF | NGX_CONF_1MORE,
      ngx_http_tokenring_status, NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
@@ -196,6 +216,9 @@ static void *ngx_http_tokenring_create_loc_conf(ngx_conf_t *cf)
     conf->upstream.pass_headers = NGX_CONF_UNSET_PTR;
 
     conf->set_headers = NGX_CONF_UNSET_PTR;
+
+    conf->keepalive_interval = NGX_CONF_UNSET_MSEC;
+    conf->queue_timeout = NGX_CONF_UNSET_MSEC;
 
     /* hardcoded; what is not named here is 0 by ngx_pcalloc: no cache, no store, no temporary files, no bind */
     conf->upstream.pass_request_headers = 1;
@@ -300,6 +323,22 @@ static char *ngx_http_tokenring_merge_loc_conf(ngx_conf_t *cf, void *parent, voi
     }
 
     ngx_conf_merge_ptr_value(conf->set_headers, prev->set_headers, NULL);
+
+    if (conf->tenant == NULL) {
+        conf->tenant = prev->tenant;
+    }
+
+    if (conf->priority == NULL) {
+        conf->priority = prev->priority;
+    }
+
+    if (conf->max_tokens == NULL) {
+        conf->max_tokens = prev->max_tokens;
+    }
+
+    ngx_conf_merge_msec_value(conf->keepalive_interval, prev->keepalive_interval,
+                              NGX_CONF_UNSET_MSEC);
+    ngx_conf_merge_msec_value(conf->queue_timeout, prev->queue_timeout, NGX_CONF_UNSET_MSEC);
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 

@@ -7,6 +7,8 @@ static ngx_int_t ngx_http_tokenring_target(ngx_http_request_t *r, ngx_http_token
                                            ngx_http_tokenring_loc_conf_t *tlcf);
 static ngx_int_t ngx_http_tokenring_headers(ngx_http_request_t *r, ngx_http_tokenring_ctx_t *ctx,
                                             ngx_http_tokenring_loc_conf_t *tlcf);
+static ngx_int_t ngx_http_tokenring_terms(ngx_http_request_t *r, struct message_request *m,
+                                          ngx_http_tokenring_loc_conf_t *tlcf);
 static ngx_int_t ngx_http_tokenring_check(ngx_http_request_t *r, ngx_http_tokenring_ctx_t *ctx);
 static ngx_int_t ngx_http_tokenring_create_request(ngx_http_request_t *r);
 static ngx_int_t ngx_http_tokenring_reinit_request(ngx_http_request_t *r);
@@ -301,6 +303,55 @@ static ngx_uint_t ngx_http_tokenring_is_set(ngx_http_tokenring_loc_conf_t *tlcf,
     return 0;
 }
 
+/* What the configuration says of how the worker is to serve the request. A client cannot: its headers of these names
+ * are not among those allowed. */
+static ngx_int_t ngx_http_tokenring_terms(ngx_http_request_t *r, struct message_request *m,
+                                          ngx_http_tokenring_loc_conf_t *tlcf)
+{
+    ngx_str_t value;
+    ngx_uint_t i;
+
+    static ngx_str_t names[] = {ngx_string("x-tokenring-tenant"),
+                                ngx_string("x-tokenring-priority"),
+                                ngx_string("x-tokenring-max-tokens")};
+    static ngx_str_t times[] = {ngx_string("x-tokenring-keepalive-interval"),
+                                ngx_string("x-tokenring-queue-timeout")};
+
+    ngx_http_complex_value_t *values[] = {tlcf->tenant, tlcf->priority, tlcf->max_tokens};
+    ngx_msec_t msec[] = {tlcf->keepalive_interval, tlcf->queue_timeout};
+
+    for (i = 0; i < 3; i++) {
+        if (values[i] == NULL) {
+            continue;
+        }
+
+        if (ngx_http_complex_value(r, values[i], &value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (value.len) {
+            (void)ngx_http_tokenring_add_pair(m, &names[i], &value);
+        }
+    }
+
+    for (i = 0; i < 2; i++) {
+        if (msec[i] == NGX_CONF_UNSET_MSEC) {
+            continue;
+        }
+
+        value.data = ngx_pnalloc(r->pool, NGX_INT_T_LEN);
+        if (value.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        value.len = ngx_sprintf(value.data, "%M", msec[i]) - value.data;
+
+        (void)ngx_http_tokenring_add_pair(m, &times[i], &value);
+    }
+
+    return NGX_OK;
+}
+
 /* Fills ctx->message but for content-length. Returns NGX_OK or the HTTP status of a request that cannot be sent. */
 static ngx_int_t ngx_http_tokenring_headers(ngx_http_request_t *r, ngx_http_tokenring_ctx_t *ctx,
                                             ngx_http_tokenring_loc_conf_t *tlcf)
@@ -344,6 +395,10 @@ static ngx_int_t ngx_http_tokenring_headers(ngx_http_request_t *r, ngx_http_toke
         if (h) {
             (void)ngx_http_tokenring_add_pair(m, name, &h->value);
         }
+    }
+
+    if (ngx_http_tokenring_terms(r, m, tlcf) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     if (tlcf->set_headers) {

@@ -165,6 +165,23 @@ static enum status parse_stop(const struct fields *f, struct api_request *out)
     return field_of_list(f, "stop", status);
 }
 
+static enum status parse_cache_salt(const struct fields *f, struct api_request *out)
+{
+    const struct json_node *salt = field_get(f, "cache_salt");
+    if (salt == NULL)
+        return STATUS_OK;
+    if (salt->type != JSON_STRING || salt->len == 0)
+        return field_mismatch(f, "cache_salt", "a string that is not empty", salt);
+    struct buffer text = {0};
+    enum status status = field_text(f, "cache_salt", salt, &text);
+    if (status == STATUS_OK && text.len > API_SALT_BYTES)
+        status = error_param(f->err, STATUS_INVALID, "cache_salt",
+                             "cache_salt has %zu bytes, the most is %d", text.len, API_SALT_BYTES);
+    out->cache_salt = text.ptr;
+    out->cache_salt_len = text.len;
+    return status;
+}
+
 static enum status parse_logprobs(const struct fields *f, struct api_request *out)
 {
     int64_t top = -1;
@@ -262,6 +279,8 @@ static enum status parse_object(const struct fields *f, const struct api_context
     if (status == STATUS_OK)
         status = field_bool(f, "ignore_eos", &out->ignore_eos);
     if (status == STATUS_OK)
+        status = parse_cache_salt(f, out);
+    if (status == STATUS_OK)
         status = parse_logprobs(f, out);
     if (status == STATUS_OK)
         status = parse_max_tokens(f, out, &max_name);
@@ -298,6 +317,7 @@ void api_request_release(struct api_request *req)
 {
     free(req->tokens);
     free(req->sampling.bias);
+    free(req->cache_salt);
     free(req->storage);
     *req = (struct api_request){0};
 }

@@ -32,6 +32,7 @@ enum {
     API_STOP_BYTES = 1024,            /* bytes of one stop string */
     API_TOP_CHAT = 20,                /* top_logprobs of chat completions */
     API_TOP_COMPLETIONS = 5,          /* logprobs of completions */
+    API_SALT_BYTES = 1024,            /* bytes of cache_salt */
     API_BIAS_MAX = 4096,              /* entries of logit_bias */
     API_MESSAGES_MAX = 16384,         /* messages of a chat */
     API_BODY_BYTES = 16 * 1024 * 1024 /* default of api_context.body_limit */
@@ -75,7 +76,9 @@ struct api_request {
     bool stream;
     bool include_usage; /* stream_options.include_usage */
     bool ignore_eos;    /* an end-of-generation token does not end the answer */
-    void *storage;      /* holds the stop strings */
+    char *cache_salt;   /* malloc'ed, or NULL: whose texts may share their KV pages with this one */
+    size_t cache_salt_len;
+    void *storage; /* holds the stop strings */
 };
 
 /* Parses and validates body for endpoint (API_CHAT or API_COMPLETIONS) and tokenizes its prompt. On

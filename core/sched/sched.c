@@ -143,7 +143,7 @@ static enum status find_limit(const struct sched *s, const struct generation *g,
 {
     uint32_t context = s->options.context;
     uint64_t fits = (uint64_t)pages_total(s->pool) * BLOCK_POSITIONS;
-    bool rest = g->max_tokens == SCHED_REST;
+    bool rest = g->grows || g->max_tokens == SCHED_REST;
     uint64_t asked = (uint64_t)g->n_tokens + (rest ? 1 : g->max_tokens);
     if (asked > context && rest)
         return error_set(
@@ -160,7 +160,8 @@ static enum status find_limit(const struct sched *s, const struct generation *g,
                          "%llu tokens were asked for (prompt: %u); the KV memory holds %llu",
                          (unsigned long long)asked, g->n_tokens, (unsigned long long)fits);
     uint64_t longest = context < fits + 1 ? context : fits + 1;
-    *limit = rest ? (uint32_t)(longest - g->n_tokens) : g->max_tokens;
+    longest -= g->n_tokens;
+    *limit = rest && g->max_tokens > longest ? (uint32_t)longest : g->max_tokens;
     return STATUS_OK;
 }
 
@@ -201,7 +202,7 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
     send(s, (struct command){.kind = COMMAND_SUBMIT,
                              .generation = g,
                              .limit = limit,
-                             .grows = g->max_tokens == SCHED_REST});
+                             .grows = g->grows || g->max_tokens == SCHED_REST});
     return STATUS_OK;
 }
 

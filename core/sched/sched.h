@@ -83,6 +83,7 @@ struct generation {
     uint32_t *tokens;    /* the prompt, malloc'ed */
     uint32_t n_tokens;   /* at least 1 */
     uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
+    bool grows;          /* so many are not expected: memory as without max_tokens (SCHED_REST: always) */
     int n_top; /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
     bool ignore_eos;         /* end tokens are never drawn */
     struct siphash salt;     /* texts share pages of the prefix cache only within one (sched_key) */

@@ -14,6 +14,7 @@
 #include "core/stats/writer.h"
 #include "core/worker/channels.h"
 #include "core/worker/stream.h"
+#include "core/worker/terms.h"
 #include "core/worker/worker.h"
 
 /* A token that was made and whose text has not begun to leave the detokenizer. */
@@ -40,6 +41,7 @@ static struct generation *make_generation(struct stream *s)
     /* the rest of the context is promised as it is used, a number at once */
     bool rest = r->n_tokens + r->max_tokens >= s->worker->engine.context.context;
     g->max_tokens = rest ? SCHED_REST : r->max_tokens;
+    terms_apply(s, g);
     g->n_top = r->top_logprobs;
     g->ignore_eos = r->ignore_eos;
     g->arrival_ns = s->arrival_ns;

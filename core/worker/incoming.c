@@ -12,6 +12,7 @@
 #include "core/worker/echo.h"
 #include "core/worker/front.h"
 #include "core/worker/stream.h"
+#include "core/worker/terms.h"
 #include "core/worker/worker.h"
 
 /* Takes the client's X-Request-Id if it is short and plain, else makes one. */
@@ -114,6 +115,7 @@ static bool route_request(struct stream *s, const struct message_request *m)
     struct slice path = slice_make(m->target.ptr, path_len);
     choose_id(s, message_find(m->pairs, m->n_pairs, "x-request-id"));
     describe(s, m->method, path);
+    terms_read(s, m);
     if (w->n_streams > w->options->max_streams) {
         fail(s, STATUS_QUEUE_FULL, "too many requests are in the worker (--max-streams)");
         return false;

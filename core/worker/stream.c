@@ -80,6 +80,7 @@ void stream_settle(struct stream *s)
     glue_release(s);
     stream_drop_body(s);
     buffer_release(&s->query);
+    buffer_release(&s->tenant);
     api_request_release(&s->request);
     buffer_release(&s->out);
     list_remove(&s->node);
@@ -323,12 +324,11 @@ void stream_fail(struct stream *s, const struct error *err)
 
 void streams_tick(struct worker *w, uint64_t now_ns)
 {
-    uint64_t interval = w->options->keepalive_interval * 1000000;
     list_each(it, tmp, &w->streams)
     {
         struct stream *s = list_entry(it, struct stream, node);
         if (s->cs == NULL || !s->sse || s->phase != STREAM_SCHED || stream_pending(s) > 0 ||
-            now_ns - s->last_sent_ns < interval)
+            s->keepalive_ns == 0 || now_ns - s->last_sent_ns < s->keepalive_ns)
             continue;
         if (s->http_status == 0)
             stream_head(s, 200, api_reply_content_type(&s->reply));

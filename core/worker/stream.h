@@ -52,7 +52,12 @@ struct stream {
     char id[STREAM_ID_MAX + 1]; /* X-Request-Id */
     char what[96];              /* method and path, for the log */
     struct buffer body;
-    struct buffer query; /* echo: what stood behind '?' */
+    struct buffer query;  /* echo: what stood behind '?' */
+    struct buffer tenant; /* what nginx says (terms.h) ... */
+    unsigned priority;
+    uint32_t max_tokens;       /* 0: no cap */
+    uint64_t keepalive_ns;     /* 0: none */
+    uint64_t queue_timeout_ns; /* 0: none */
     struct api_request request;
     uv_work_t work; /* in_front: body, request, error and status belong to the pool's thread */
     enum status status;

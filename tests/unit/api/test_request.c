@@ -60,6 +60,7 @@ START_TEST(defaults)
     ck_assert_str_eq(ids(), "258 104 105");
     ck_assert_uint_eq(request.max_tokens, 509);
     ck_assert(!request.stream && !request.include_usage && !request.ignore_eos);
+    ck_assert_ptr_null(request.cache_salt);
     ck_assert_int_eq(request.top_logprobs, -1);
     ck_assert_uint_eq(request.n_stop, 0);
     const struct api_sampling *s = &request.sampling;
@@ -85,7 +86,7 @@ START_TEST(every_field)
              "\"repetition_penalty\":1.5,\"presence_penalty\":-2,\"frequency_penalty\":2,\"seed\":-"
              "1,"
              "\"stop\":[\"\\n\\n\",\"\\u00e9nd\"],\"logprobs\":5,\"stream\":true,"
-             "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,\"max_tokens\":7,"
+             "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,\"cache_salt\":\"x\\u00e9\",\"max_tokens\":7,"
              "\"logit_bias\":{\"100\":-100,\"5\":1.5,\"100\":50}"),
         STATUS_OK);
     const struct api_sampling *s = &request.sampling;
@@ -103,6 +104,8 @@ START_TEST(every_field)
     ck_assert(slice_is(request.stop[1], "\xc3\xa9nd"));
     ck_assert_int_eq(request.top_logprobs, 5);
     ck_assert(request.stream && request.include_usage && request.ignore_eos);
+    ck_assert_uint_eq(request.cache_salt_len, 3);
+    ck_assert_mem_eq(request.cache_salt, "x\xc3\xa9", 3);
     ck_assert_uint_eq(request.max_tokens, 7);
     ck_assert_uint_eq(s->n_bias, 2);
     ck_assert_uint_eq(s->bias[0].token, 5);
@@ -242,6 +245,9 @@ static const struct bad {
     {"\"stream\":true,\"stream_options\":{\"include_usage\":1}", "stream_options.include_usage",
      STATUS_INVALID, "include_usage"},
     {"\"stream_options\":{}", "stream_options", STATUS_INVALID, "stream is true"},
+    {"\"cache_salt\":\"\"", "cache_salt", STATUS_INVALID, "not empty"},
+    {"\"cache_salt\":[\"a\"]", "cache_salt", STATUS_INVALID, "not empty"},
+    {"\"cache_salt\":\"a\\u0000\"", "cache_salt", STATUS_INVALID, "U+0000"},
     {"\"ignore_eos\":0", "ignore_eos", STATUS_INVALID, "true or false"},
     {"\"max_tokens\":-1", "max_tokens", STATUS_INVALID, "whole number"},
     {"\"max_tokens\":1.5", "max_tokens", STATUS_INVALID, "whole number"},

@@ -184,7 +184,9 @@ START_TEST(late_ones_are_dropped)
     init_busy((struct sched_options){.max_running = 1});
     for (uint64_t id = 1; id <= 3; id++) {
         struct generation *g = made(id, 0, 5);
-        g->deadline_ns = id == 2 ? clock_ns() + SECOND / 50 : id == 3 ? clock_ns() + 60 * SECOND : 0;
+        g->deadline_ns = id == 2   ? clock_ns() + SECOND / 50
+                         : id == 3 ? clock_ns() + 60 * SECOND
+                                   : 0;
         harness_submit(&h, g);
     }
     nanosleep(&(struct timespec){0, SECOND / 25}, NULL);
@@ -222,7 +224,8 @@ END_TEST
 START_TEST(low_priority_is_preempted_first)
 {
     /* 128 pages of 32 for 6 streams of 2048; the older ones are less important. */
-    harness_init(&h, (struct sched_options){.max_queue = 9, .reserve_tokens = 64}, 8 * MIB, 65536, 2);
+    harness_init(&h, (struct sched_options){.max_queue = 9, .reserve_tokens = 64}, 8 * MIB, 65536,
+                 2);
     for (uint64_t id = 0; id < 6; id++) {
         struct generation *g = harness_generation(id, 50, SCHED_REST);
         g->priority = id == 5 ? 9 : 1;
@@ -237,6 +240,7 @@ START_TEST(low_priority_is_preempted_first)
 }
 END_TEST
 
-CHECK_MAIN("fair", high_priority_first, waiting_makes_important, tenants_take_turns, nobody_saves_up,
-           a_prompt_of_another_tenant_comes_between, what_is_cached_comes_first_but_not_for_ever,
-           late_ones_are_dropped, the_queue_has_a_limit_in_tokens, low_priority_is_preempted_first)
+CHECK_MAIN("fair", high_priority_first, waiting_makes_important, tenants_take_turns,
+           nobody_saves_up, a_prompt_of_another_tenant_comes_between,
+           what_is_cached_comes_first_but_not_for_ever, late_ones_are_dropped,
+           the_queue_has_a_limit_in_tokens, low_priority_is_preempted_first)
