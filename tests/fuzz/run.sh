@@ -9,6 +9,7 @@
 # seeds_NAME.py FOLDER, where it exists, writes the corpus that the runs start from; NAME.dict, where it exists, is a
 # libFuzzer dictionary. Corpora live in build/fuzz/NAME and grow from run to run.
 set -u
+export LLVM_PROFILE_FILE=/dev/null # whatever else is instrumented leaves nothing behind
 seconds=${1:-15}
 shift
 root=$(cd "$(dirname "$0")/../.." && pwd)
