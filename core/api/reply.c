@@ -202,14 +202,6 @@ void api_reply_finish(struct api_reply *r, enum api_finish reason, struct slice 
         finish_body(r, name, text, totals, out);
 }
 
-void api_reply_fail(struct api_reply *r, const struct error *err, struct buffer *out)
-{
-    if (r->stream)
-        api_error_event(err, out);
-    else
-        api_error_json(err, out);
-}
-
 void api_keepalive(struct buffer *out)
 {
     buffer_add_text(out, ": keepalive\n\n");

@@ -1,7 +1,7 @@
 /* reply.h: what the model makes becomes SSE events (stream) or one JSON body.
  *
  *     api_reply_init ─▶ api_reply_token* ─▶ api_reply_finish
- *                                        └▶ api_reply_fail
+ *                                        └▶ api_error_event, api_error_json (info.h)
  *
  * Each appends to a buffer of the caller: whole SSE events, or nothing, or the whole body.
  *
@@ -13,8 +13,9 @@
  * goes with the finish chunk. So each token given to api_reply_token has exactly one entry. The
  * end-of-generation token and tokens whose text a stop string took are not given.
  *
- * After api_reply_finish or api_reply_fail the reply is over: exactly one of them ends each reply.
- * Not streaming: api_reply_token collects, the two ends write the body. */
+ * After api_reply_finish the reply is over. One that fails instead ends with an error event, or, where the client has no
+ * byte yet, with an error body under a real HTTP status. Not streaming: api_reply_token collects, the end writes the
+ * body. */
 #ifndef API_REPLY_H
 #define API_REPLY_H
 
@@ -90,11 +91,6 @@ void api_reply_token(struct api_reply *r, const struct api_token *token, struct 
  * [DONE]; else the body. */
 void api_reply_finish(struct api_reply *r, enum api_finish reason, struct slice text,
                       const struct api_totals *totals, struct buffer *out);
-
-/* The end by a failure. Streaming: an error event and [DONE]; else the error body (its HTTP status
- * is status_http(err->status)). A streaming reply of which the client has no byte yet is better
- * answered with a real HTTP status and api_error_json. */
-void api_reply_fail(struct api_reply *r, const struct error *err, struct buffer *out);
 
 /* A comment that keeps an idle stream alive: ": keepalive" and an empty line. */
 void api_keepalive(struct buffer *out);

@@ -132,15 +132,6 @@ enum channel_wait channel_handshake_step(struct channel *c, struct error *err);
 /* Unmaps and frees everything but the socket. Any state, also twice, also a zeroed struct. */
 void channel_release(struct channel *c);
 
-struct channel_peer {
-    pid_t pid;
-    uid_t uid;
-    gid_t gid;
-};
-
-/* Who connected, by the kernel's word (SO_PEERCRED). STATUS_IO if it cannot be had. */
-enum status channel_peer_credentials(int fd, struct channel_peer *out, struct error *err);
-
 /* ---- the loop ------------------------------------------------------------------------------------------- */
 
 enum channel_event { CHANNEL_NONE, CHANNEL_FRAME, CHANNEL_BROKEN };

@@ -459,14 +459,3 @@ void channel_release(struct channel *c)
     memset(c, 0, sizeof(*c));
     c->fd = c->own_fd = c->peer_fd = -1;
 }
-
-enum status channel_peer_credentials(int fd, struct channel_peer *out, struct error *err)
-{
-    struct ucred cred;
-    socklen_t len = sizeof(cred);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || len != sizeof(cred))
-        return error_set(err, STATUS_IO, "cannot tell who connected: SO_PEERCRED: %s",
-                         strerror(errno));
-    *out = (struct channel_peer){cred.pid, cred.uid, cred.gid};
-    return STATUS_OK;
-}

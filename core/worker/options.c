@@ -145,15 +145,6 @@ static enum status set(struct options *o, const struct option *opt, const char *
     return STATUS_OK;
 }
 
-enum status options_set(struct options *o, const char *name, const char *value, const char *where,
-                        struct error *err)
-{
-    const struct option *opt = find(name);
-    if (opt == NULL)
-        return error_set(err, STATUS_INVALID, "%sunknown option %s", where, name);
-    return set(o, opt, value, where, err);
-}
-
 void options_init(struct options *o)
 {
     memset(o, 0, sizeof(*o));

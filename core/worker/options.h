@@ -45,9 +45,6 @@ void options_release(struct options *o);
 /* Reads the file of --config (if any) and then the command line, argv[1] on. STATUS_INVALID or
  * STATUS_IO with a sentence in err; options stay releasable. */
 enum status options_parse(struct options *o, int argc, char **argv, struct error *err);
-/* Sets one option by name; where is "" or a prefix like "file:3: ". */
-enum status options_set(struct options *o, const char *name, const char *value, const char *where,
-                        struct error *err);
 /* Reads a config file. */
 enum status options_read_file(struct options *o, const char *path, struct error *err);
 /* What --help prints: every option with its default. */

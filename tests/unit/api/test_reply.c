@@ -233,15 +233,11 @@ START_TEST(failures)
     const char *body = "{\"error\":{\"message\":\"bad \\\"thing\\\" \xef\xbf\xbd\",\"type\":"
                        "\"invalid_request_error\",\"param\":\"stop\",\"code\":\"invalid_value\"}}";
     begin();
-    token('a', 0, "a");
-    api_reply_fail(&reply, &err, &out);
+    api_error_json(&err, &out);
     ck_assert_str_eq(out.ptr, body);
-    api_reply_release(&reply);
     buffer_clear(&out);
-    request.stream = true;
-    begin();
     err = (struct error){.status = STATUS_DRAINING};
-    api_reply_fail(&reply, &err, &out);
+    api_error_event(&err, &out);
     ck_assert_str_eq(out.ptr,
                      "data: {\"error\":{\"message\":\"the worker is shutting down\",\"type\":"
                      "\"server_error\",\"param\":null,\"code\":\"draining\"}}\n\n"
