@@ -20,6 +20,7 @@ fi
 
 dir=$build/serve-$port
 mkdir -p "$dir/tmp" "$dir/run"
+rm -f "$dir/nginx.pid"
 # nginx's own workers drop to another user when started as root, and must reach the socket.
 user_line=""
 [ "$(id -u)" != 0 ] || user_line="user root;"
@@ -30,22 +31,22 @@ cat >"$dir/nginx.conf" <<CONF
 $user_line
 daemon off;
 worker_processes 1;
-pid $dir/nginx.pid;
-error_log $dir/error.log notice;
-load_module $build/ngx_http_tokenring_module.so;
+pid "$dir/nginx.pid";
+error_log "$dir/error.log" notice;
+load_module "$build/ngx_http_tokenring_module.so";
 events { worker_connections 1024; }
 http {
-    access_log $dir/access.log;
-    client_body_temp_path $dir/tmp/body;
-    proxy_temp_path $dir/tmp/proxy;
-    fastcgi_temp_path $dir/tmp/fastcgi;
-    uwsgi_temp_path $dir/tmp/uwsgi;
-    scgi_temp_path $dir/tmp/scgi;
+    access_log "$dir/access.log";
+    client_body_temp_path "$dir/tmp/body";
+    proxy_temp_path "$dir/tmp/proxy";
+    fastcgi_temp_path "$dir/tmp/fastcgi";
+    uwsgi_temp_path "$dir/tmp/uwsgi";
+    scgi_temp_path "$dir/tmp/scgi";
     client_max_body_size 32m;
     server {
         listen 127.0.0.1:$port;
         location / {
-            tokenring_pass unix:$socket;
+            tokenring_pass "unix:$socket";
         }
     }
 }
@@ -81,6 +82,8 @@ set +m
 for _ in $(seq 1 6000); do
     kill -0 "$worker" 2>/dev/null || { echo "tokenring: the worker ended (see above)" >&2; finish 1; }
     kill -0 "$web" 2>/dev/null || { tail -n 3 "$dir/error.log" >&2; echo "tokenring: nginx ended; is port $port in use?" >&2; finish 1; }
+    # nginx has its port when it has written its pid: who answers before that is somebody else
+    [ -s "$dir/nginx.pid" ] || { sleep 0.1; continue; }
     code=$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$port/health" || true)
     [ "$code" != 200 ] || break
     sleep 0.1

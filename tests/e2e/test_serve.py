@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`make serve` and `make install` as a newcomer uses them."""
-import json, os, pathlib, signal, subprocess, tempfile, time, urllib.request
+import http.server, json, os, pathlib, signal, subprocess, tempfile, threading, time, urllib.request
 
 from harness import Skip, build, default_model, free_port, main, source, stories, wait_for
 
@@ -72,6 +72,23 @@ def test_clear_messages():
         with Serve(**env) as serve:
             assert serve.process.wait(30) != 0
             assert all(word in serve.output() for word in words), serve.output()
+
+
+def test_a_port_in_use_is_not_taken_for_ours():
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(('127.0.0.1', 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        with Serve(MODEL=stories(), PORT=other.server_port) as serve:
+            assert serve.process.wait(30) == 1
+            assert 'in use' in serve.output() and 'ready on' not in serve.output(), serve.output()
+        other.shutdown()
 
 
 def test_no_network_names_the_ways_out():
