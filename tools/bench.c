@@ -293,7 +293,7 @@ static const char help[] =
     "  -b, --batch LIST       sequences that decode together (1)\n"
     "  -d, --depth LIST       tokens of context before the test (0)\n"
     "  -r, --repeat N         repetitions, of which the median is shown (5)\n"
-    "      --kv-type T        f16 or f32 (f16)\n"
+    "      --kv-type T        f16, q8_0 or f32 (f16)\n"
     "      --prefill-chunk N  most tokens of a step (512)\n"
     "      --tier T           scalar, avx2, avx512, amx (the best)\n"
     "      --no-kv            decode without a cache, everything recomputed for each token\n"

@@ -1,9 +1,10 @@
 /* tokenring perplexity: how well a model predicts a text, by the rule of llama.cpp's tool.
  *
  * The text's ids are cut into windows of C tokens; what does not fill one is left out. Of each window the positions
- * from C/2 to C − 2 are scored, each predicting the next token, so that every prediction sees at least C/2 tokens:
+ * from F (C/2, or what --from says) to C − 2 are scored, each predicting the next token, so that every prediction sees
+ * at least F tokens before its own:
  *
- *     0 ........ C/2 ......... C−2  C−1
+ *     0 ........ F ........... C−2  C−1
  *     context    | scored      |            ppl = exp(−Σ ln p(next) / scored)
  *
  * Where the model wants BOS, the first token of each window is replaced by it. */
@@ -25,7 +26,7 @@
 
 struct arguments {
     const char *model, *text, *tier;
-    uint32_t window, chunks, threads;
+    uint32_t window, from, chunks, threads; /* from 0: half the window */
     enum kv_type kv_type;
     bool json;
 };
@@ -41,8 +42,9 @@ static void usage(FILE *out)
           "  -m, --model FILE     the model\n"
           "  -f, --file FILE      the text, UTF-8\n"
           "  -c, --context N      tokens of a window (512)\n"
+          "      --from N         first position of a window that is scored (half of it)\n"
           "      --chunks N       windows at most (all)\n"
-          "      --kv-type T      f32 or f16 (f16)\n"
+          "      --kv-type T      f32, f16 or q8_0 (f16)\n"
           "  -t, --threads N      compute threads (the CPUs of this process)\n"
           "      --tier T         scalar, avx2, avx512 (the best of this CPU)\n"
           "      --json           the result as one JSON object\n"
@@ -76,13 +78,14 @@ static uint32_t cpus(void)
 /* 0: go on; else the exit status + 1. */
 static int parse(int argc, char **argv, struct arguments *a)
 {
-    enum { CHUNKS = 256, KV_TYPE, TIER, JSON, HELP };
+    enum { CHUNKS = 256, FROM, KV_TYPE, TIER, JSON, HELP };
     static const struct option options[] = {
         {"model", required_argument, NULL, 'm'},   {"file", required_argument, NULL, 'f'},
         {"context", required_argument, NULL, 'c'}, {"chunks", required_argument, NULL, CHUNKS},
         {"threads", required_argument, NULL, 't'}, {"kv-type", required_argument, NULL, KV_TYPE},
         {"tier", required_argument, NULL, TIER},   {"json", no_argument, NULL, JSON},
-        {"help", no_argument, NULL, HELP},         {NULL, 0, NULL, 0}};
+        {"from", required_argument, NULL, FROM},   {"help", no_argument, NULL, HELP},
+        {NULL, 0, NULL, 0}};
     struct error err = {0};
     int option;
     bool fine = true;
@@ -103,6 +106,9 @@ static int parse(int argc, char **argv, struct arguments *a)
             break;
         case CHUNKS:
             fine = number(optarg, 1, &a->chunks);
+            break;
+        case FROM:
+            fine = number(optarg, 1, &a->from);
             break;
         case KV_TYPE:
             if (kv_geometry_type(optarg, &a->kv_type, &err) != STATUS_OK)
@@ -131,6 +137,9 @@ static int parse(int argc, char **argv, struct arguments *a)
         usage(stderr);
         return 3;
     }
+    a->from = a->from == 0 ? a->window / 2 : a->from;
+    if (a->from > a->window - 2)
+        return fail("--from leaves no position of a window to be scored") + 2;
     return 0;
 }
 
@@ -169,10 +178,10 @@ static enum status tokens_of(const struct gguf *g, const char *path, struct toke
 }
 
 /* Scores one window; ids is changed where BOS stands in front. */
-static enum status score_window(struct session *s, struct sampler *sampler, uint32_t *ids, uint32_t window, uint32_t bos,
-                                float *rows, struct score *score, struct error *err)
+static enum status score_window(struct session *s, struct sampler *sampler, uint32_t *ids, uint32_t window,
+                                uint32_t first, uint32_t bos, float *rows, struct score *score, struct error *err)
 {
-    uint32_t first = window / 2, n = window - 1 - first, stride = model_logits_stride(s->model);
+    uint32_t n = window - 1 - first, stride = model_logits_stride(s->model);
     if (bos != TOKEN_NONE)
         ids[0] = bos;
     session_reset(s);
@@ -195,8 +204,8 @@ static void print_result(const struct arguments *a, const struct score *score, u
                (unsigned long long)score->scored, seconds);
         return;
     }
-    json_t *json = json_pack("{s:s, s:s, s:i, s:i, s:I, s:s, s:f, s:f, s:f}", "model", a->model, "text", a->text, "window",
-                             (int)a->window, "windows", (int)windows, "scored_tokens", (json_int_t)score->scored, "kv_type",
+    json_t *json = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:f, s:f, s:f}", "model", a->model, "text", a->text, "window",
+                             (int)a->window, "from", (int)a->from, "windows", (int)windows, "scored_tokens", (json_int_t)score->scored, "kv_type",
                              kv_type_name(a->kv_type), "nll", score->nll, "ppl", ppl, "seconds", seconds);
     json_dumpf(json, stdout, JSON_REAL_PRECISION(9));
     putchar('\n');
@@ -221,12 +230,12 @@ static int run(const struct arguments *a, struct session *s)
     }
     windows = a->chunks > 0 && a->chunks < windows ? a->chunks : windows;
     struct sampler *sampler = sampler_create(&s->kernels, vocab);
-    float *rows = xaligned((size_t)(a->window - a->window / 2) * model_logits_stride(s->model) * sizeof(float));
+    float *rows = xaligned((size_t)(a->window - a->from) * model_logits_stride(s->model) * sizeof(float));
     struct score score = {0};
     uint64_t start = clock_ns();
     enum status status = STATUS_OK;
     for (size_t w = 0; w < windows && status == STATUS_OK; w++) {
-        status = score_window(s, sampler, ids.ids + w * a->window, a->window, bos, rows, &score, &err);
+        status = score_window(s, sampler, ids.ids + w * a->window, a->window, a->from, bos, rows, &score, &err);
         if (status == STATUS_OK)
             fprintf(stderr, "[%zu/%zu] %.4f\n", w + 1, windows, exp(score.nll / (double)score.scored));
     }

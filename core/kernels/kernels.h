@@ -96,12 +96,12 @@ typedef void product_fn(const struct matrix *w, uint32_t p0, uint32_t p1, const 
  *     K: dim 0: p0 p1 … p31 | dim 1: p0 p1 … p31 | …
  *     V: position 0: d0 d1 … | position 1: d0 d1 … | …
  *
- * 64-byte aligned. Further types (q8_0, q4) get their own slots and tile sizes. */
+ * 64-byte aligned. Tiles of q8_0 hold int8 with an f16 scale for each position and 32 dimensions (kv_q8.h). */
 #define KV_TILE_POSITIONS 32u
 #define KV_RUN_TILES 8u
 #define KV_RUN_POSITIONS 256u
 
-enum kv_type { KV_F32, KV_F16, KV_TYPES };
+enum kv_type { KV_F32, KV_F16, KV_Q8_0, KV_TYPES };
 
 /* Bytes of one K or V tile, padded to 64. */
 size_t kv_tile_bytes(enum kv_type type, uint32_t dim);
@@ -110,7 +110,8 @@ bool kv_type_parse(const char *text, enum kv_type *type);
 const char *kv_type_name(enum kv_type type);
 
 /* Writes n positions [pos, pos+n) ≤ 32 of a tile, rounding to its type (f16: nearest even, overflow
- * to infinity). x + i·ldx: the head's dim numbers at position pos + i. */
+ * to infinity; q8_0: d = amax / 127 rounded to f16, q = round-half-even(x · (1 / d)) within ±127, all zero if
+ * amax < 1e-30 or d = 0; d is NaN if an x is not finite); other positions keep their bytes. x + i·ldx: the head's dim numbers at position pos + i. */
 typedef void kv_store_fn(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
                          uint32_t dim);
 
@@ -135,7 +136,9 @@ struct attention_run {
 /* score_p = (fma chain over dims ascending from +0 of k·q) · scale; max over p < count;
  * e_p = exp(score_p − max); sum: 16 lanes (lane = p mod 16, plain +); out_d = fma chain over p ascending from +0
  * of e_p · v. Positions ≥ count are not read into any result, whatever their bytes. If a score is +infinity or
- * NaN, sum and out are NaN and max means nothing. */
+ * NaN, sum and out are NaN and max means nothing.
+ * q8_0: the query is quantised per 32 dimensions like activations; the chain of a score is, over these blocks
+ * ascending, f = fma((float)Σ k·q, kd·qd, f) with the exact integer sum; v is d · quant (exact in f32). */
 typedef void attention_fn(const struct attention_run *run, struct attention_query *queries,
                           uint32_t n);
 

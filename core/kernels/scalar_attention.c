@@ -4,6 +4,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/half.h"
+#include "core/kernels/kv_q8.h"
 #include "core/kernels/scalar_priv.h"
 
 static float tile_at(enum kv_type type, const void *tile, size_t i)
@@ -59,6 +60,58 @@ static void store_v_f16(void *tile, uint32_t pos, uint32_t n, const float *x, si
     store_v(KV_F16, tile, pos, n, x, ldx, dim);
 }
 
+static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                         uint32_t dim)
+{
+    kv_q8_store(false, tile, pos, n, x, ldx, dim);
+}
+
+static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                         uint32_t dim)
+{
+    kv_q8_store(true, tile, pos, n, x, ldx, dim);
+}
+
+static float q8_scale(const uint8_t *tile, uint32_t dim, uint32_t b, uint32_t pos)
+{
+    return f16_to_f32(load_u16(tile + kv_q8_scale_at(dim, b, pos)));
+}
+
+/* Score of position pos of a tile, not yet scaled. */
+static float q8_score(const uint8_t *tile, const float *query, uint32_t dim, uint32_t pos)
+{
+    float f = 0, qd;
+    for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {
+        const uint32_t n = kv_q8_in_block(dim, b);
+        int8_t q[KV_Q8_BLOCK];
+        int32_t sum = 0;
+        kv_q8_query(query + b * KV_Q8_BLOCK, n, q, &qd);
+        for (uint32_t i = 0; i < n; i++)
+            sum += (int8_t)tile[kv_q8_k_at((b * KV_Q8_BLOCK + i) / 4, pos) + i % 4] * q[i];
+        f = fmaf((float)sum, q8_scale(tile, dim, b, pos) * qd, f);
+    }
+    return f;
+}
+
+static float score_at(enum kv_type type, const void *tile, const float *query, uint32_t dim,
+                      uint32_t pos)
+{
+    float f = 0;
+    if (type == KV_Q8_0)
+        return q8_score(tile, query, dim, pos);
+    for (uint32_t d = 0; d < dim; d++)
+        f = fmaf(tile_at(type, tile, (size_t)d * KV_TILE_POSITIONS + pos), query[d], f);
+    return f;
+}
+
+static float value_at(enum kv_type type, const void *tile, uint32_t dim, uint32_t d, uint32_t pos)
+{
+    if (type != KV_Q8_0)
+        return tile_at(type, tile, (size_t)pos * dim + d);
+    return q8_scale(tile, dim, d / KV_Q8_BLOCK, pos) *
+           (float)((const int8_t *)tile)[kv_q8_v_at(dim, d, pos)];
+}
+
 static void attend(enum kv_type type, const struct attention_run *run,
                    struct attention_query *query)
 {
@@ -69,11 +122,7 @@ static void attend(enum kv_type type, const struct attention_run *run,
     query->max = -INFINITY;
     for (uint32_t p = 0; p < count; p++) {
         const void *tile = run->k[p / KV_TILE_POSITIONS];
-        float score = 0;
-        for (uint32_t d = 0; d < run->dim; d++)
-            score = fmaf(tile_at(type, tile, (size_t)d * KV_TILE_POSITIONS + p % KV_TILE_POSITIONS),
-                         query->q[d], score);
-        e[p] = score * run->scale;
+        e[p] = score_at(type, tile, query->q, run->dim, p % KV_TILE_POSITIONS) * run->scale;
         query->max = e[p] > query->max ? e[p] : query->max;
     }
     query->max += 0.0f; /* -0 becomes +0 */
@@ -86,8 +135,8 @@ static void attend(enum kv_type type, const struct attention_run *run,
         float out = 0;
         for (uint32_t p = 0; p < count; p++)
             out = fmaf(e[p],
-                       tile_at(type, run->v[p / KV_TILE_POSITIONS],
-                               (size_t)(p % KV_TILE_POSITIONS) * run->dim + d),
+                       value_at(type, run->v[p / KV_TILE_POSITIONS], run->dim, d,
+                                p % KV_TILE_POSITIONS),
                        out);
         query->out[d] = out;
     }
@@ -105,6 +154,13 @@ static void attention_f16(const struct attention_run *run, struct attention_quer
 {
     for (uint32_t i = 0; i < n; i++)
         attend(KV_F16, run, &queries[i]);
+}
+
+static void attention_q8_0(const struct attention_run *run, struct attention_query *queries,
+                           uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        attend(KV_Q8_0, run, &queries[i]);
 }
 
 static void merge(float *max, float *sum, float *out, float run_max, float run_sum,
@@ -138,8 +194,11 @@ void scalar_fill_attention(struct kernels *k)
     k->store_k[KV_F16] = store_k_f16;
     k->store_v[KV_F32] = store_v_f32;
     k->store_v[KV_F16] = store_v_f16;
+    k->store_k[KV_Q8_0] = store_k_q8_0;
+    k->store_v[KV_Q8_0] = store_v_q8_0;
     k->attention[KV_F32] = attention_f32;
     k->attention[KV_F16] = attention_f16;
+    k->attention[KV_Q8_0] = attention_q8_0;
     k->attention_merge = merge;
     k->attention_finish = finish;
 }

@@ -28,9 +28,9 @@ enum status kv_geometry_type(const char *name, enum kv_type *type, struct error 
 {
     if (kv_type_parse(name, type))
         return STATUS_OK;
-    if (strcmp(name, "q8_0") == 0 || strcmp(name, "q4") == 0)
+    if (strcmp(name, "q4") == 0)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "KV type '%s' is not supported by this version (f32 and f16 are)", name);
+                         "KV type '%s' is not supported by this version (f32, f16 and q8_0 are)", name);
     return error_set(err, STATUS_UNSUPPORTED,
-                     "there is no KV type '%s' (f32 and f16 are supported)", name);
+                     "there is no KV type '%s' (f32, f16 and q8_0 are supported)", name);
 }

@@ -6,7 +6,7 @@
  *     layer 0: K head 0 | K head 1 | … | V head 0 | V head 1 | …      one tile a KV head,
  *     layer 1: K head 0 | …                                           each 64-byte aligned
  *
- *     K tile: [dim][32 positions]        V tile: [32 positions][dim]
+ *     K tile: [dim][32 positions]        V tile: [32 positions][dim]        (q8_0: core/kernels/kv_q8.h)
  *
  * so that attention reads each tile once, in order. Position p lies in page p / 32 of its sequence,
  * at p % 32. Numbers are rounded to the type when written; every query, its own position's
@@ -34,7 +34,7 @@ struct kv_geometry {
 enum status kv_geometry_init(struct kv_geometry *g, enum kv_type type, uint32_t layers,
                              uint32_t heads, uint32_t dim, struct error *err);
 
-/* The type of that name; a name of a type that is known but not there (q8_0, q4) is refused as
+/* The type of that name; a name of a type that is known but not there (q4) is refused as
  * such. */
 enum status kv_geometry_type(const char *name, enum kv_type *type, struct error *err);
 

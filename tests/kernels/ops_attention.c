@@ -108,6 +108,36 @@ static void scene_free(struct scene *s)
     }
 }
 
+/* Where the contract has the parts of a q8_0 tile. */
+static size_t q8_scale_at(uint32_t dim, uint32_t block, uint32_t pos)
+{
+    return (size_t)((dim + 3) / 4 * 4) * 32 + ((size_t)block * 32 + pos) * 2;
+}
+
+static size_t q8_k_at(uint32_t d, uint32_t pos)
+{
+    return (size_t)(d / 4) * 128 + pos * 4 + d % 4;
+}
+
+static size_t q8_v_at(uint32_t dim, uint32_t d, uint32_t pos)
+{
+    return ((size_t)(pos / 4) * ((dim + 3) / 4 * 4) + d) * 4 + pos % 4;
+}
+
+/* A tile's number as a double. */
+static double number_at(enum kv_type type, const void *tile, bool values, uint32_t dim, uint32_t d,
+                        uint32_t pos)
+{
+    const size_t at = values ? (size_t)pos * dim + d : (size_t)d * 32 + pos;
+    if (type == KV_F32)
+        return (double)((const float *)tile)[at];
+    if (type == KV_F16)
+        return (double)f16_to_f32(((const uint16_t *)tile)[at]);
+    const uint8_t *bytes = tile;
+    const float scale = f16_to_f32(load_u16(bytes + q8_scale_at(dim, d / 32, pos)));
+    return (double)scale * (int8_t)bytes[values ? q8_v_at(dim, d, pos) : q8_k_at(d, pos)];
+}
+
 /* Positions that no query may read become NaN bytes. */
 static void poison(struct scene *s, enum kv_type type, uint32_t from)
 {
@@ -121,6 +151,12 @@ static void poison(struct scene *s, enum kv_type type, uint32_t from)
             if (type == KV_F32) {
                 ((float *)s->k[t].data)[at_k] = nan32;
                 ((float *)s->v[t].data)[at_v] = nan32;
+            } else if (type == KV_Q8_0) {
+                const size_t scale = q8_scale_at(s->run.dim, d / 32, i);
+                ((uint8_t *)s->k[t].data)[q8_k_at(d, i)] = 0x80;
+                ((uint8_t *)s->v[t].data)[q8_v_at(s->run.dim, d, i)] = 0x80;
+                memcpy((uint8_t *)s->k[t].data + scale, &nan16, sizeof(nan16));
+                memcpy((uint8_t *)s->v[t].data + scale, &nan16, sizeof(nan16));
             } else {
                 ((uint16_t *)s->k[t].data)[at_k] = nan16;
                 ((uint16_t *)s->v[t].data)[at_v] = nan16;
@@ -185,24 +221,68 @@ static void check_attention(const struct pair *pair)
         }
 }
 
+/* What a score takes for the query. */
+static void round_query(enum kv_type type, const float *x, uint32_t dim, double *q)
+{
+    for (uint32_t b = 0; b < dim; b += 32) {
+        double amax = 0;
+        const uint32_t end = b + 32 < dim ? b + 32 : dim;
+        for (uint32_t d = b; d < end; d++)
+            amax = fmax(amax, fabs((double)x[d]));
+        for (uint32_t d = b; d < end; d++)
+            q[d] = type == KV_Q8_0 ? nearbyint((double)x[d] * 127 / amax) * amax / 127 : (double)x[d];
+    }
+}
+
+/* Every number of a q8_0 tile, written one position at a time in a wild order, is within half a step of what was
+ * stored, and so are its neighbours after it; the bytes are those of one store of all. */
+static void oracle_store_q8(const struct op *op, const struct kernels *k)
+{
+    const bool values = op->slot == offsetof(struct kernels, store_v[KV_Q8_0]);
+    struct rng r = rng_make(15);
+    for (size_t i = 0; i < DIMS; i++) {
+        const uint32_t dim = dims[i];
+        const size_t bytes = kv_tile_bytes(KV_Q8_0, dim);
+        float *x = xcalloc((size_t)KV_TILE_POSITIONS * dim, sizeof(*x));
+        struct guarded all = guarded_new(bytes, 64), one = guarded_new(bytes, 64);
+        expect(bytes == (dim + 3) / 4 * 128 + (dim + 31) / 32 * 64);
+        fill_floats(x, (size_t)KV_TILE_POSITIONS * dim, FILL_RANDOM, &r);
+        store_slot(k, op)(all.data, 0, KV_TILE_POSITIONS, x, dim, dim);
+        for (uint32_t n = 0, p = 7; n < KV_TILE_POSITIONS; n++, p = (p + 11) % KV_TILE_POSITIONS)
+            store_slot(k, op)(one.data, p, 1, x + (size_t)p * dim, dim, dim);
+        expect(memcmp(all.data, one.data, bytes) == 0 && guarded_intact(&one));
+        for (uint32_t p = 0; p < KV_TILE_POSITIONS; p++)
+            for (uint32_t d = 0; d < dim; d++) {
+                float amax = 0;
+                for (uint32_t j = d / 32 * 32; j < d / 32 * 32 + 32 && j < dim; j++)
+                    amax = fmaxf(amax, fabsf(x[(size_t)p * dim + j]));
+                /* Rounding the scale to f16 takes the largest number 2⁻¹¹ · 127 of a step off. */
+                expect_msg(fabs(number_at(KV_Q8_0, all.data, values, dim, d, p) - (double)x[(size_t)p * dim + d]) <=
+                               (double)amax / 127 * 0.5634,
+                           "%s dim=%u position %u dimension %u", op->name, dim, p, d);
+            }
+        guarded_free(&all);
+        guarded_free(&one);
+        free(x);
+    }
+}
+
 static void oracle_attention(const struct op *op, const struct kernels *k)
 {
     const enum kv_type type = (enum kv_type)op->variant;
     struct rng r = rng_make(13);
-    const uint32_t dim = 24;
+    const uint32_t dim = type == KV_Q8_0 ? 41 : 24;
     struct scene s = scene_make(k, type, dim, 3, FILL_RANDOM, &r);
+    double q[64];
+    round_query(type, s.queries[0].q, dim, q);
 
     s.queries[0].count = 71;
     k->attention[type](&s.run, s.queries, 1);
     double e[96], sum = 0, max = -INFINITY;
     for (uint32_t p = 0; p < 71; p++) {
         e[p] = 0;
-        for (uint32_t d = 0; d < dim; d++) {
-            const size_t at = (size_t)d * 32 + p % 32;
-            e[p] += (double)s.queries[0].q[d] *
-                    (double)(type == KV_F32 ? ((float *)s.k[p / 32].data)[at]
-                                            : f16_to_f32(((uint16_t *)s.k[p / 32].data)[at]));
-        }
+        for (uint32_t d = 0; d < dim; d++)
+            e[p] += q[d] * number_at(type, s.k[p / 32].data, false, dim, d, p % 32);
         e[p] /= sqrt(dim);
         max = e[p] > max ? e[p] : max;
     }
@@ -212,11 +292,8 @@ static void oracle_attention(const struct op *op, const struct kernels *k)
     ck_assert_double_le(fabs((double)s.queries[0].sum - sum), 1e-4 * sum);
     for (uint32_t d = 0; d < dim; d++) {
         double out = 0;
-        for (uint32_t p = 0; p < 71; p++) {
-            const size_t at = (size_t)(p % 32) * dim + d;
-            out += e[p] * (double)(type == KV_F32 ? ((float *)s.v[p / 32].data)[at]
-                                                  : f16_to_f32(((uint16_t *)s.v[p / 32].data)[at]));
-        }
+        for (uint32_t p = 0; p < 71; p++)
+            out += e[p] * number_at(type, s.v[p / 32].data, true, dim, d, p % 32);
         ck_assert_double_le(fabs((double)s.queries[0].out[d] - out), 1e-4 * (fabs(out) + sum));
     }
     scene_free(&s);
@@ -280,9 +357,15 @@ const struct op attention_ops[] = {
     {"store_k_f16", offsetof(struct kernels, store_k[KV_F16]), KV_F16, check_store, NULL, NULL},
     {"store_v_f32", offsetof(struct kernels, store_v[KV_F32]), KV_F32, check_store, NULL, NULL},
     {"store_v_f16", offsetof(struct kernels, store_v[KV_F16]), KV_F16, check_store, NULL, NULL},
+    {"store_k_q8_0", offsetof(struct kernels, store_k[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_q8,
+     NULL},
+    {"store_v_q8_0", offsetof(struct kernels, store_v[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_q8,
+     NULL},
     {"attention_f32", offsetof(struct kernels, attention[KV_F32]), KV_F32, check_attention,
      oracle_attention, bench_attention},
     {"attention_f16", offsetof(struct kernels, attention[KV_F16]), KV_F16, check_attention,
+     oracle_attention, bench_attention},
+    {"attention_q8_0", offsetof(struct kernels, attention[KV_Q8_0]), KV_Q8_0, check_attention,
      oracle_attention, bench_attention},
     {"attention_merge", offsetof(struct kernels, attention_merge), 0, check_merge, oracle_merge,
      NULL},

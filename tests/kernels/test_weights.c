@@ -273,6 +273,8 @@ START_TEST(tiers)
     ck_assert(kv_type_parse("f16", &type) && type == KV_F16 && !kv_type_parse("q3", &type));
     ck_assert_str_eq(kv_type_name(KV_F32), "f32");
     ck_assert_uint_eq(kv_tile_bytes(KV_F16, 64), 4096);
+    ck_assert_uint_eq(kv_tile_bytes(KV_Q8_0, 64), 2048 + 128);
+    ck_assert_uint_eq(kv_tile_bytes(KV_Q8_0, 35), 36 * 32 + 128);
 }
 END_TEST
 

@@ -38,7 +38,9 @@ START_TEST(geometry)
     enum kv_type type;
     ck_assert_int_eq(kv_geometry_type("f16", &type, &err), STATUS_OK);
     ck_assert_int_eq(type, KV_F16);
-    ck_assert_int_eq(kv_geometry_type("q8_0", &type, &err), STATUS_UNSUPPORTED);
+    ck_assert_int_eq(kv_geometry_type("q8_0", &type, &err), STATUS_OK);
+    ck_assert_int_eq(type, KV_Q8_0);
+    ck_assert_int_eq(kv_geometry_type("q4", &type, &err), STATUS_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "not supported by this version"));
     ck_assert_int_eq(kv_geometry_type("f64", &type, &err), STATUS_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "'f64'"));
@@ -305,6 +307,8 @@ static void assert_same(const struct bench *b, const float *want, const float *h
                       "row %u", i);
 }
 
+static const enum kv_type rounded[] = {KV_F16, KV_Q8_0};
+
 START_TEST(same_bits_however_cut)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
@@ -319,7 +323,7 @@ START_TEST(same_bits_however_cut)
             if (!kernels_tier_present(tiers[tier]))
                 continue;
             struct bench b;
-            bench_open(&b, &t, tiers[tier], threads, KV_F16);
+            bench_open(&b, &t, tiers[tier], threads, rounded[_i]);
             for (size_t c = 0; c < 4; c++) {
                 /* The scalar tier is slow: once is enough for its cut and its threads. */
                 if (tier == 0 && want != NULL && !(threads == 2 && c == 2))
@@ -347,8 +351,8 @@ START_TEST(long_context)
     struct error err = {0};
     uint32_t tokens[LONG];
     make_text(tokens, LONG, t.vocab, 8);
-    bench_open(&one, &t, NULL, 1, KV_F16);
-    bench_open(&two, &t, NULL, 2, KV_F16);
+    bench_open(&one, &t, NULL, 1, rounded[_i]);
+    bench_open(&two, &t, NULL, 2, rounded[_i]);
     float *want = feed(&one, tokens, LONG, 512), *have = feed(&two, tokens, LONG, 37);
     assert_same(&one, want, have, LONG);
     free(have);
@@ -383,7 +387,7 @@ START_TEST(same_bits_whatever_shares_the_step)
     struct bench b;
     make_text(tokens, TEXT, t.vocab, 5);
     make_text(other, TEXT, t.vocab, 6);
-    bench_open(&b, &t, NULL, 2, KV_F16);
+    bench_open(&b, &t, NULL, 2, rounded[_i]);
     uint32_t stride = model_logits_stride(b.s.model);
     float *want = feed(&b, tokens, TEXT, 512);
     float *rows = rows_of(&b, OTHERS + 1), *have = rows_of(&b, TEXT);
@@ -455,7 +459,7 @@ START_TEST(odd_shapes)
         make_text(tokens, 70, t.vocab, i);
         for (int tier = 0; tier < 2; tier++) {
             struct bench b;
-            bench_open(&b, &t, tier == 0 ? "scalar" : NULL, 2, KV_F32);
+            bench_open(&b, &t, tier == 0 ? "scalar" : NULL, 2, _i == 0 ? KV_F32 : KV_Q8_0);
             float *rows = feed(&b, tokens, 70, tier == 0 ? 1 : 70);
             if (want != NULL)
                 assert_same(&b, want, rows, 70);
@@ -608,9 +612,9 @@ int main(void)
     tcase_add_test(c, refusals);
     tcase_add_test(c, other_architecture);
     tcase_add_loop_test(c, same_bits_however_cut, 0, 2);
-    tcase_add_test(c, long_context);
-    tcase_add_test(c, same_bits_whatever_shares_the_step);
-    tcase_add_test(c, odd_shapes);
+    tcase_add_loop_test(c, long_context, 0, 2);
+    tcase_add_loop_test(c, same_bits_whatever_shares_the_step, 0, 2);
+    tcase_add_loop_test(c, odd_shapes, 0, 2);
     tcase_add_test(c, failure_stays_in_its_sequence);
     tcase_add_test(c, progress_and_cancel);
     tcase_add_test(c, bad_weights);
