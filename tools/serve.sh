@@ -61,14 +61,14 @@ worker_args+=(${ARGS:-})
 worker=
 web=
 finish() {
-    trap '' INT TERM
+    trap '' INT TERM HUP
     [ -z "$web" ] || kill -QUIT "$web" 2>/dev/null || true
     [ -z "$worker" ] || kill -INT "$worker" 2>/dev/null || true
     wait 2>/dev/null || true
     [ -z "${socket_dir:-}" ] || rm -rf "$socket_dir"
     exit "${1:-0}"
 }
-trap 'echo; echo "tokenring: stopping" >&2; finish 0' INT TERM
+trap 'echo; echo "tokenring: stopping" >&2; finish 0' INT TERM HUP
 
 "$nginx" -t -q -p "$dir" -e "$dir/error.log" -c "$dir/nginx.conf" || exit 1
 # Own process groups: Ctrl-C reaches this script alone, which then stops both in order.

@@ -74,6 +74,14 @@ def test_clear_messages():
             assert all(word in serve.output() for word in words), serve.output()
 
 
+def test_a_closed_terminal_stops_both():
+    with Serve(MODEL=stories()) as serve:
+        wait_for('it is ready', lambda: 'ready on' in serve.output() or serve.process.poll() is not None, 60)
+        serve.process.send_signal(signal.SIGHUP)
+        serve.process.wait(15)
+        wait_for('nothing is left', lambda: not processes_of(build / f'serve-{serve.port}'), 5)
+
+
 def test_a_port_in_use_is_not_taken_for_ours():
     class Other(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
