@@ -15,14 +15,14 @@
 #include "core/worker/terms.h"
 #include "core/worker/worker.h"
 
-/* Takes the client's X-Request-Id if it is short and plain, else makes one. */
+/* Takes the client's X-Request-Id if it is short and printable, by the module's rule (so that $tokenring_request_id
+ * says the same), else makes one. */
 static void choose_id(struct stream *s, struct slice given)
 {
     bool plain = given.len > 0 && given.len <= STREAM_ID_MAX;
     for (size_t i = 0; plain && i < given.len; i++) {
         unsigned char c = (unsigned char)given.ptr[i];
-        plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-                memchr("-_.:+/=", c, 7) != NULL;
+        plain = c > ' ' && c < 0x7f;
     }
     if (plain)
         snprintf(s->id, sizeof(s->id), "%.*s", (int)given.len, given.ptr);

@@ -114,6 +114,12 @@ def test_models_health_and_ids():
         assert site.get('/health').json['status'] == 'ok'
         reply = site.post(TEXT, {'prompt': 'Once', 'max_tokens': 2, 'model': 'tiny'}, headers={'X-Request-Id': 'abc-123'})
         assert reply.status == 200 and reply.headers['x-request-id'] == 'abc-123', reply.headers
+        odd = 'a"b\\c{}<~>%n'
+        reply = site.post(TEXT, {'prompt': 'Once', 'max_tokens': 2}, headers={'X-Request-Id': odd})
+        assert reply.headers['x-request-id'] == odd and reply.json['id'] == 'cmpl-' + odd, (reply.headers, reply.body)
+        for bad in ('a b', 'x' * 129, 'caf\xe9'):
+            given = site.post(TEXT, {'prompt': 'Once', 'max_tokens': 2}, headers={'X-Request-Id': bad}).headers['x-request-id']
+            assert len(given) == 32 and int(given, 16), given
         assert site.post(TEXT, {'prompt': 'Once', 'max_tokens': 2}).headers['x-request-id']
         refused(site.post(TEXT, {'prompt': 'Once', 'model': 'gpt-9'}), 404, 'model_not_found')
         refused(site.get('/v1/nothing'), 404)
