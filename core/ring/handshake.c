@@ -295,10 +295,12 @@ static enum channel_wait hello_send(struct channel *c, struct error *err)
     return CHANNEL_READY;
 }
 
-/* Keeps the first descriptor that comes, closes every other; false if there were others. */
-static bool take_descriptors(struct channel *c, struct msghdr *msg)
+/* Keeps the first descriptor that comes, closes every other. NULL, or why the hello cannot be used. */
+static const char *take_descriptors(struct channel *c, struct msghdr *msg)
 {
-    bool fine = (msg->msg_flags & MSG_CTRUNC) == 0;
+    bool cut = (msg->msg_flags & MSG_CTRUNC) != 0, fine = !cut;
+    if (cut && CMSG_FIRSTHDR(msg) == NULL) /* not one got through: the fault is on our side */
+        return "the peer's region cannot be received: this process has no descriptor left";
     for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(msg); cmsg != NULL; cmsg = CMSG_NXTHDR(msg, cmsg)) {
         if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS) {
             fine = false;
@@ -316,7 +318,7 @@ static bool take_descriptors(struct channel *c, struct msghdr *msg)
             }
         }
     }
-    return fine;
+    return fine ? NULL : "the peer's hello carries more than one descriptor";
 }
 
 /* Reads what is left of c->in, and not a byte more: what follows are doorbells. READY: complete. */
@@ -343,8 +345,9 @@ static enum channel_wait hello_read(struct channel *c, struct error *err)
             return CHANNEL_FAILED;
         }
         c->done += (size_t)n;
-        if (!take_descriptors(c, &msg)) {
-            error_set(err, STATUS_PEER, "the peer's hello carries more than one descriptor");
+        const char *fault = take_descriptors(c, &msg);
+        if (fault != NULL) {
+            error_set(err, STATUS_PEER, "%s", fault);
             return CHANNEL_FAILED;
         }
     }

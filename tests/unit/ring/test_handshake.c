@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "tests/unit/ring/pair.h"
 
@@ -303,6 +304,25 @@ START_TEST(a_peer_that_leaves_is_noticed)
 }
 END_TEST
 
+/* The kernel drops a descriptor for which the receiver has no number; that is not the peer's fault. */
+START_TEST(out_of_descriptors_is_said)
+{
+    struct error err;
+    struct rlimit limit;
+    pair_sockets();
+    ck_assert_int_eq(channel_client_start(&client, sockets[0], NULL, &err), STATUS_OK);
+    ck_assert_int_eq(channel_handshake_step(&client, &err), CHANNEL_WANT_READ);
+    ck_assert_int_eq(channel_server_start(&server, sockets[1], NULL, &err), STATUS_OK);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    struct rlimit none = {0, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ck_assert_int_eq(channel_handshake_step(&server, &err), CHANNEL_FAILED);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_msg(strstr(err.text, "no descriptor left") != NULL, "%s", err.text);
+    pair_release();
+}
+END_TEST
+
 /* A worker whose answer exceeds the offer. */
 START_TEST(bad_answers_are_refused)
 {
@@ -378,6 +398,7 @@ int main(void)
     tcase_add_loop_test(tc, bad_offers_are_refused, 0, 20);
     tcase_add_test(tc, a_hello_in_pieces_is_read);
     tcase_add_test(tc, a_peer_that_leaves_is_noticed);
+    tcase_add_test(tc, out_of_descriptors_is_said);
     tcase_add_loop_test(tc, bad_answers_are_refused, 0, 8);
     tcase_add_test(tc, impossible_config_is_refused_at_once);
     suite_add_tcase(suite, tc);
