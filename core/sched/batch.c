@@ -24,16 +24,42 @@ void batch_release(struct batch *b)
     free(b->order);
 }
 
+static unsigned size_of(uint32_t n_decodes)
+{
+    unsigned i = 0;
+    while (i < PACE_SIZES - 1 && 1u << i < n_decodes)
+        i++;
+    return i;
+}
+
+/* A step of n_decodes alone: as measured, or else as the nearest number that was; 0 if none was. */
+static double decode_cost(const struct pace *p, uint32_t n_decodes)
+{
+    unsigned at = size_of(n_decodes);
+    for (unsigned away = 0; away < PACE_SIZES; away++) {
+        if (at >= away && p->decode_ns[at - away] != 0)
+            return p->decode_ns[at - away];
+        if (at + away < PACE_SIZES && p->decode_ns[at + away] != 0)
+            return p->decode_ns[at + away];
+    }
+    return 0;
+}
+
 uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_decodes)
 {
     if (n_decodes == 0)
         return prefill_chunk;
-    if (p->decode_ns == 0 || p->prefill_ns == 0)
+    double decode = decode_cost(p, n_decodes), stretch = p->target * PACE_MARGIN;
+    /* Beside decodes a token costs less: the weights are read anyway. Until that is measured, the
+     * full cost stands for it. */
+    double each = p->mixed_ns != 0 ? p->mixed_ns : p->prefill_ns;
+    if (decode == 0 || each == 0)
         return prefill_chunk < PACE_CHUNK_FIRST ? prefill_chunk : PACE_CHUNK_FIRST;
-    double fits = (PACE_STRETCH - 1) * p->decode_ns / p->prefill_ns;
+    double fits = stretch > 1 ? (stretch - 1) * decode / each : 0;
     if (fits >= prefill_chunk)
         return prefill_chunk;
-    uint32_t budget = (uint32_t)fits / PACE_CHUNK_MIN * PACE_CHUNK_MIN;
+    uint32_t budget = (uint32_t)fits;
+    budget -= budget >= 2 * PACE_CHUNK_ROUND ? budget % PACE_CHUNK_ROUND : 0;
     budget = budget < PACE_CHUNK_MIN ? PACE_CHUNK_MIN : budget;
     return budget < prefill_chunk ? budget : prefill_chunk;
 }
@@ -49,11 +75,12 @@ static void average(double *value, double sample)
 
 void pace_learn(struct pace *p, const struct batch *b, uint64_t ns)
 {
+    double decode = b->n_decodes > 0 ? decode_cost(p, b->n_decodes) : 0;
     if (b->n_prefill == 0)
-        average(&p->decode_ns, (double)ns);
-    else if (b->n_prefill >= PACE_CHUNK_MIN && (b->n_decodes == 0 || (double)ns > p->decode_ns))
-        average(&p->prefill_ns,
-                ((double)ns - (b->n_decodes > 0 ? p->decode_ns : 0)) / b->n_prefill);
+        average(&p->decode_ns[size_of(b->n_decodes)], (double)ns);
+    else if (b->n_prefill >= PACE_CHUNK_MIN && (double)ns > decode)
+        average(b->n_decodes > 0 ? &p->mixed_ns : &p->prefill_ns,
+                ((double)ns - decode) / b->n_prefill);
 }
 
 /* Appends the next count tokens of s, whose positions are writable. */

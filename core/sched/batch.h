@@ -7,8 +7,8 @@
  * A prompt whose next page another one is filling sits out until that page is in the prefix cache.
  *
  * Decodes always run, all of them. The prompt tokens of a step are bounded by prefill_chunk, and,
- * while others decode, by what measured steps say keeps a step within PACE_STRETCH times a step of
- * decodes alone. */
+ * while others decode, by what measured steps say keeps the time between two of their tokens within
+ * `target` times that of a step of those decodes alone. */
 #ifndef SCHED_BATCH_H
 #define SCHED_BATCH_H
 
@@ -19,16 +19,21 @@
 #include "core/sched/fair.h"
 #include "core/sched/sequence.h"
 
-/* A mixed step should take at most this many steps of decodes alone. A prompt then gets 3/5 of the
- * time, so it takes 5/3 as long as alone, and the decodes slow down to 2/5. */
-#define PACE_STRETCH 2.5
+/* Mixed steps are planned for this share of the target, so that nearly all keep it, not half of them.
+ * With a target of 3 a prompt gets 3/5 of the time, so it takes 5/3 as long as alone. */
+#define PACE_MARGIN (5.0 / 6)
 #define PACE_CHUNK_FIRST 16u /* prompt tokens of a mixed step while nothing is measured yet */
-#define PACE_CHUNK_MIN 8u    /* those that it may always have; budgets are multiples of it */
+#define PACE_CHUNK_MIN 4u    /* those that it may always have */
+#define PACE_CHUNK_ROUND 8u  /* from twice that on budgets are multiples of it, as kernels' tiles */
+
+#define PACE_SIZES 13 /* steps of 1, 2, 3-4, 5-8, ... decodes are measured apart */
 
 /* What steps cost on this machine, as running averages; 0 = not measured yet. */
 struct pace {
-    double decode_ns;  /* a step of decodes alone */
-    double prefill_ns; /* a prompt token in a step's time, beyond the decodes */
+    double target;                /* see above; at least 1 */
+    double decode_ns[PACE_SIZES]; /* a step of decodes alone */
+    double mixed_ns;              /* a prompt token beside decodes: beyond their time */
+    double prefill_ns;            /* a prompt token in a step without decodes */
 };
 
 struct batch_member {

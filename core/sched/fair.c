@@ -107,6 +107,8 @@ struct sequence *fair_next(struct queue *waiting, uint64_t now_ns)
     queue_each(it, tmp, waiting)
     {
         struct sequence *s = queue_entry(it);
+        if (s->paused)
+            continue;
         fair_rank(s, now_ns);
         if (first == NULL || fair_before(s, first))
             first = s;
@@ -118,7 +120,7 @@ struct sequence *fair_next(struct queue *waiting, uint64_t now_ns)
     queue_each(it, tmp, waiting)
     {
         struct sequence *s = queue_entry(it);
-        if (s->serial < first->serial || compare(s, first) != 0)
+        if (s->paused || s->serial < first->serial || compare(s, first) != 0)
             continue;
         uint32_t pages = sequence_cached_pages(s);
         if (pages > most) {
@@ -136,6 +138,6 @@ void fair_admitted(struct queue *waiting, const struct sequence *admitted)
     queue_each(it, tmp, waiting)
     {
         struct sequence *s = queue_entry(it);
-        s->passed += fair_before(s, admitted);
+        s->passed += !s->paused && fair_before(s, admitted);
     }
 }

@@ -51,7 +51,7 @@ void fair_serve(struct sequence *s, uint32_t n, bool made);
 void fair_rank(struct sequence *s, uint64_t now_ns);
 /* Whether a comes before b; both ranked at one time. */
 bool fair_before(const struct sequence *a, const struct sequence *b);
-/* The one to admit next, or NULL if nobody waits. */
+/* The one to admit next, or NULL if nobody waits that is not paused. */
 struct sequence *fair_next(struct queue *waiting, uint64_t now_ns);
 /* It was admitted: those that came before it were passed over. */
 void fair_admitted(struct queue *waiting, const struct sequence *s);

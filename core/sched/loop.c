@@ -118,8 +118,10 @@ static void obey(struct sched *s, const struct command *c)
             end(s, q, STATUS_CANCELLED, SCHED_STOP);
         break;
     case COMMAND_PAUSE:
-        if (q != NULL)
+        if (q != NULL) {
             q->paused = c->paused;
+            q->paused_ns = clock_ns();
+        }
         break;
     case COMMAND_STOP:
         s->stopped = true;
@@ -317,12 +319,28 @@ static void rest(struct sched *s)
     doorbell_disarm(&s->bell);
 }
 
+/* Slow readers may not keep memory from the others for ever. */
+static void put_back_paused(struct sched *s, uint64_t now)
+{
+    queue_each(it, tmp, &s->running)
+    {
+        struct sequence *q = queue_entry(it);
+        if (!q->paused || now < q->paused_ns + s->options.pause_limit_ns)
+            continue;
+        queue_remove(&s->running, q);
+        sequence_preempt(q, s->pool);
+        queue_add(&s->waiting, q);
+        stats_add(s->stats, STATS_CELL_SCHED, STAT_preemptions_total, 1);
+    }
+}
+
 static void trim(struct sched *s)
 {
     uint64_t now = clock_ns();
     if (now - s->last_trim_ns < TRIM_EVERY_NS)
         return;
     s->last_trim_ns = now;
+    put_back_paused(s, now);
     if (s->cache != NULL)
         prefix_cache_expire(s->cache, now, s->options.cache_idle_ns);
     pages_trim(s->pool, now, TRIM_IDLE_NS);

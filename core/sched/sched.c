@@ -15,6 +15,8 @@
 #define MAX_RUNNING 64u
 #define RETRY_MAX 60u /* seconds */
 #define CACHE_IDLE_NS UINT64_C(300000000000)
+#define PAUSE_LIMIT_NS UINT64_C(30000000000)
+#define ITL_TARGET 3
 
 static void wake_for_pages(void *data)
 {
@@ -58,6 +60,9 @@ static void set_options(struct sched *s, const struct sched_options *options)
     o->max_running = o->max_running == 0 ? MAX_RUNNING : o->max_running;
     o->max_running = o->max_running > most ? most : o->max_running;
     o->reserve_tokens = o->reserve_tokens == 0 ? RESERVE_TOKENS : o->reserve_tokens;
+    o->pause_limit_ns = o->pause_limit_ns == 0 ? PAUSE_LIMIT_NS : o->pause_limit_ns;
+    o->itl_target = o->itl_target == 0 ? ITL_TARGET : o->itl_target;
+    s->pace.target = o->itl_target;
     o->cache_idle_ns = o->cache_idle_ns == 0 ? CACHE_IDLE_NS : o->cache_idle_ns;
     s->eog = xcalloc(o->n_eog + 1, sizeof(*s->eog));
     if (o->n_eog > 0)

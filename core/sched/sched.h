@@ -68,6 +68,8 @@ struct sched_options {
     uint64_t max_queue_tokens; /* prompt tokens of those that wait; 0: no limit */
     uint32_t max_running;      /* generations that may run at once; 0: 64 */
     uint32_t reserve_tokens;   /* promised ahead to a generation without max_tokens; 0: 256 */
+    double itl_target;         /* batch.h: a token's time beside prompts, in times without; 0: 3 */
+    uint64_t pause_limit_ns;   /* a paused generation keeps its memory so long; 0: 30 s */
     bool no_cache;             /* no prefix cache */
     uint64_t cache_idle_ns;    /* cached pages that nobody used for so long go; 0: 300 s */
     int nice;                  /* > 0: the thread runs as SCHED_BATCH with that niceness */
@@ -83,8 +85,8 @@ struct generation {
     uint32_t *tokens;    /* the prompt, malloc'ed */
     uint32_t n_tokens;   /* at least 1 */
     uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
-    bool grows;          /* so many are not expected: memory as without max_tokens (SCHED_REST: always) */
-    int n_top; /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
+    bool grows; /* so many are not expected: memory as without max_tokens (SCHED_REST: always) */
+    int n_top;  /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
     bool ignore_eos;         /* end tokens are never drawn */
     struct siphash salt;     /* texts share pages of the prefix cache only within one (sched_key) */
     uint64_t tenant;         /* whose it is: tenants get equal shares (sched_key); 0: nobody's */
@@ -166,8 +168,9 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
                          struct error *err);
 /* Ends a generation at the next step border; unknown ids (just ended) are ignored. */
 void sched_cancel(struct sched *s, uint64_t id);
-/* A paused generation makes no tokens, keeps its pages and goes on where it was. Unknown ids are
- * ignored. */
+/* A paused generation makes no tokens and goes on where it was. It keeps its pages for pause_limit_ns;
+ * then it is put back in the queue, as for want of memory. One that waits is not admitted while it is
+ * paused. Unknown ids are ignored. */
 void sched_pause(struct sched *s, uint64_t id, bool paused);
 /* Takes no more generations; those submitted go on to their end. */
 void sched_drain(struct sched *s);

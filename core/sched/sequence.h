@@ -39,7 +39,8 @@ struct sequence {
     uint64_t serial; /* order of arrival */
     enum sequence_state state;
     bool paused;
-    bool started; /* STARTED was sent */
+    uint64_t paused_ns; /* since when */
+    bool started;       /* STARTED was sent */
 
     struct generation *generation;
     uint32_t *tokens; /* the generation's array, grown by what is made */

@@ -184,6 +184,8 @@ enum status engine_begin(struct engine *e, struct stats_writer *stats, struct er
         .max_queue_tokens = o->max_queue_tokens,
         .max_running = (uint32_t)o->max_running,
         .reserve_tokens = (uint32_t)o->reserve_tokens,
+        .itl_target = (double)o->itl_target,
+        .pause_limit_ns = o->pause_limit * 1000000000,
         .no_cache = !o->prefix_cache,
         .cache_idle_ns = o->cache_idle * 1000000000,
         .nice = COMPUTE_NICE,

@@ -331,6 +331,35 @@ START_TEST(slow_reader_pauses_its_sequence)
 }
 END_TEST
 
+START_TEST(slow_reader_gives_its_pages_back)
+{
+    struct call fast, slow;
+    const char *body = "{\"prompt\":\"a\",\"max_tokens\":400,\"temperature\":0,\"ignore_eos\":true,"
+                       "\"stream\":true,\"logprobs\":5}";
+    char hash[40];
+    finish();
+    start((const char *const[]){"--pause-limit", "1", "--trace-logits", NULL});
+    ask(&fast, body);
+    snprintf(hash, sizeof(hash), "%s", call_header(&fast, "x-tokenring-logits-hash"));
+    ck_assert_uint_eq(strlen(hash), 16);
+    call_release(&fast);
+    c.stingy = true;
+    send(&slow, body);
+    for (int i = 0; i < 1000 && daemon_stat(&d, "preemptions_total") == 0; i++)
+        ck_assert(client_turn(&c, 10));
+    ck_assert_uint_eq(daemon_stat(&d, "preemptions_total"), 1);
+    daemon_expect(&d, "kv_pages_used", 0);
+    daemon_expect(&d, "requests_waiting", 1);
+    c.stingy = false;
+    client_feed(&c, &slow);
+    ck_assert(client_wait(&c, &slow, 20000));
+    ck_assert_str_eq(call_header(&slow, "x-tokenring-completion-tokens"), "400");
+    ck_assert_str_eq(call_header(&slow, "x-tokenring-logits-hash"), hash);
+    call_release(&slow);
+    expect_empty();
+}
+END_TEST
+
 START_TEST(batches_do_not_change_answers)
 {
     enum { N = 16 };
@@ -594,6 +623,7 @@ int main(void)
     tcase_add_test(tc, full_queue);
     tcase_add_test(tc, keepalives);
     tcase_add_test(tc, slow_reader_pauses_its_sequence);
+    tcase_add_test(tc, slow_reader_gives_its_pages_back);
     tcase_add_test(tc, batches_do_not_change_answers);
     tcase_add_test(tc, random_aborts);
     tcase_add_test(tc, drain_lets_generations_finish);

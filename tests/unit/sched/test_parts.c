@@ -153,7 +153,7 @@ static void learn(struct pace *p, uint32_t n_decodes, uint32_t n_prefill, double
 
 START_TEST(prompts_leave_time_for_decodes)
 {
-    struct pace p = {0};
+    struct pace p = {.target = 3};
     ck_assert_uint_eq(pace_budget(&p, 512, 0), 512); /* nobody decodes: all of it */
     ck_assert_uint_eq(pace_budget(&p, 512, 1), PACE_CHUNK_FIRST);
     ck_assert_uint_eq(pace_budget(&p, 7, 1), 7);
@@ -166,12 +166,23 @@ START_TEST(prompts_leave_time_for_decodes)
     ck_assert_uint_eq(pace_budget(&p, 512, 1), 24);
     ck_assert_uint_eq(pace_budget(&p, 512, 0), 512);
     ck_assert_uint_eq(pace_budget(&p, 7, 1), 7);
+    p.target = 5;
+    ck_assert_uint_eq(pace_budget(&p, 512, 1), 48); /* 25.3 ms */
+    p.target = 1;
+    ck_assert_uint_eq(pace_budget(&p, 512, 1), PACE_CHUNK_MIN);
+    p.target = 3;
+    /* More decodes take longer: 80 ms, measured apart. */
+    for (int i = 0; i < 100; i++)
+        learn(&p, 60, 0, 10);
+    ck_assert_uint_eq(pace_budget(&p, 512, 4), 24);
+    ck_assert_uint_eq(pace_budget(&p, 512, 64), 240);
+    ck_assert_uint_eq(pace_budget(&p, 512, 50), 240);
     /* One step that took a hundred times as long (the CPU was away) changes little. */
     learn(&p, 4, 16, 100);
     ck_assert_uint_ge(pace_budget(&p, 512, 1), 16);
     /* A slow prompt still gets something. */
     for (int i = 0; i < 100; i++)
-        learn(&p, 0, 16, 100);
+        learn(&p, 4, 16, 100);
     ck_assert_uint_eq(pace_budget(&p, 512, 1), PACE_CHUNK_MIN);
 }
 END_TEST

@@ -332,6 +332,35 @@ START_TEST(a_paused_stream_waits_and_goes_on)
 }
 END_TEST
 
+START_TEST(who_is_paused_long_gives_its_memory_back)
+{
+    struct sched_options o = defaults();
+    o.pause_limit_ns = 100000000;
+    o.no_cache = _i != 0;
+    init(o);
+    harness_gate(&h);
+    harness_submit(&h, harness_generation(1, 100, 300));
+    harness_at_gate(&h);
+    for (int i = 0; i < 10; i++)
+        harness_pass(&h);
+    sched_pause(h.sched, 1, true);
+    harness_open(&h);
+    for (int i = 0; i < 50 && pages_used() > 0; i++)
+        nanosleep(&(struct timespec){0, 100000000}, NULL);
+    ck_assert_uint_eq(pages_used(), 0);
+    ck_assert_uint_eq(stats_value(h.stats, STAT_preemptions_total), 1);
+    /* It does not stand in anybody's way. */
+    harness_submit(&h, harness_generation(2, 100, 10));
+    harness_until_ended(&h, 1);
+    ck_assert(h.streams[2].done);
+    sched_pause(h.sched, 1, false);
+    harness_until_ended(&h, 2);
+    ck_assert_uint_eq(h.streams[1].n, 300);
+    harness_expect_greedy(&h, 1, 100);
+    harness_release(&h);
+}
+END_TEST
+
 START_TEST(growing_streams_preempt_the_youngest)
 {
     struct sched_options o = defaults();
@@ -510,6 +539,7 @@ int main(void)
     tcase_add_test(tc, more_than_the_kv_memory_is_refused);
     tcase_add_test(tc, cancel_takes_effect_within_a_step);
     tcase_add_test(tc, a_paused_stream_waits_and_goes_on);
+    tcase_add_loop_test(tc, who_is_paused_long_gives_its_memory_back, 0, 2);
     tcase_add_test(tc, growing_streams_preempt_the_youngest);
     tcase_add_test(tc, promised_streams_are_never_preempted);
     tcase_add_test(tc, a_number_that_is_not_finite_fails_its_own_stream_alone);
