@@ -23,7 +23,7 @@ static void usage(FILE *out)
 
 int main(int argc, char **argv)
 {
-    if (argc >= 2 && strcmp(argv[1], "--version") == 0) {
+    if (argc >= 2 && strcmp(argv[argc == 3 ? 2 : 1], "--version") == 0) { /* also behind a command */
         puts("tokenring " TOKENRING_VERSION);
         return 0;
     }

@@ -121,6 +121,9 @@ def test_install_puts_everything_in_place():
         for program in ('usr/sbin/tokenringd', 'usr/bin/tokenring'):
             text = subprocess.run([pathlib.Path(dest) / program, '--version'], check=True, stdout=subprocess.PIPE, text=True).stdout
             assert text.startswith(program.rsplit('/', 1)[1] + ' 0.'), text
+        for command in ('stat', 'tokenize', 'perplexity', 'bench'):
+            again = subprocess.run([pathlib.Path(dest) / program, command, '--version'], check=True, stdout=subprocess.PIPE, text=True).stdout
+            assert again == text, (command, again)
 
 
 if __name__ == '__main__':
