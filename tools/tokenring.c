@@ -23,7 +23,8 @@ static void usage(FILE *out)
 
 int main(int argc, char **argv)
 {
-    if (argc >= 2 && strcmp(argv[argc == 3 ? 2 : 1], "--version") == 0) { /* also behind a command */
+    const char *last = argc >= 2 ? argv[argc == 3 ? 2 : 1] : ""; /* behind a command, too */
+    if (strcmp(last, "--version") == 0) {
         puts("tokenring " TOKENRING_VERSION);
         return 0;
     }

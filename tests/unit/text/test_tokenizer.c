@@ -252,5 +252,5 @@ START_TEST(test_threads)
 }
 END_TEST
 
-CHECK_MAIN("tokenizer", test_encode, test_no_injection, test_least, test_bos, test_families, test_pieces,
-           test_spm, test_round_trip, test_threads)
+CHECK_MAIN("tokenizer", test_encode, test_no_injection, test_least, test_bos, test_families,
+           test_pieces, test_spm, test_round_trip, test_threads)
