@@ -129,6 +129,8 @@ enum status channel_server_start(struct channel *c, int fd, const struct channel
  * tells why (STATUS_VERSION with both versions named for unlike builds, STATUS_PEER, STATUS_IO); call
  * channel_release and close the socket. After CHANNEL_READY, never call it again. Timeouts are the caller's. */
 enum channel_wait channel_handshake_step(struct channel *c, struct error *err);
+/* Tells a client that has just connected why there is no channel for it; the caller closes the socket. */
+void channel_turn_away(int fd, const char *why);
 /* Unmaps and frees everything but the socket. Any state, also twice, also a zeroed struct. */
 void channel_release(struct channel *c);
 

@@ -286,6 +286,8 @@ static enum channel_wait hello_send(struct channel *c, struct error *err)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return CHANNEL_WANT_WRITE;
+        if (n < 0 && c->role == CHANNEL_CLIENT && (errno == EPIPE || errno == ECONNRESET))
+            return CHANNEL_READY; /* turned away at once: why lies in the socket */
         if (n <= 0) {
             error_set(err, STATUS_PEER, "cannot send the hello: %s", strerror(errno));
             return CHANNEL_FAILED;
@@ -391,6 +393,15 @@ enum status channel_server_start(struct channel *c, int fd, const struct channel
         return error_set(err, STATUS_INVALID, "a channel cannot have this geometry: %s", fault);
     c->state = SERVER_READS;
     return STATUS_OK;
+}
+
+void channel_turn_away(int fd, const char *why)
+{
+    struct channel c;
+    struct error err;
+    start(&c, fd, CHANNEL_SERVER, NULL);
+    error_set(&err, STATUS_PEER, "%s", why);
+    refuse(&c, &err);
 }
 
 static enum channel_wait finish(struct channel *c)

@@ -92,6 +92,7 @@ static void accept_link(struct worker *w, int fd)
     if (w->n_links >= w->options->max_channels) {
         stats_add(w->stats, STATS_CELL_LOOP, STAT_channels_refused, 1);
         log_warn("channels: refused one: there are %u already (--max-channels)", w->n_links);
+        channel_turn_away(fd, "there are too many channels already (--max-channels)");
         close(fd);
         return;
     }

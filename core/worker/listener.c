@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
+#include "core/ring/channel.h"
 
 #define BACKLOG 128
 
@@ -181,8 +182,11 @@ static bool admitted(int fd, const struct peer_rule *rule)
     if (peer.uid == rule->uid || peer.uid == 0 ||
         (rule->has_group && peer_in_group(fd, &peer, rule->gid)))
         return true;
-    log_warn("listener: refused process %d of user %u, group %u (see --allow-group)", (int)peer.pid,
+    char why[128];
+    snprintf(why, sizeof(why), "user %u, group %u may not connect (see --allow-group)",
              (unsigned)peer.uid, (unsigned)peer.gid);
+    log_warn("listener: refused process %d: %s", (int)peer.pid, why);
+    channel_turn_away(fd, why);
     return false;
 }
 

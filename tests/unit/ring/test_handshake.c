@@ -304,6 +304,23 @@ START_TEST(a_peer_that_leaves_is_noticed)
 }
 END_TEST
 
+/* The reason arrives whether the client's hello was sent before the socket was closed (0) or not (1). */
+START_TEST(a_client_that_is_turned_away_knows_why)
+{
+    struct error err;
+    pair_sockets();
+    ck_assert_int_eq(channel_client_start(&client, sockets[0], NULL, &err), STATUS_OK);
+    if (_i == 0)
+        ck_assert_int_eq(channel_handshake_step(&client, &err), CHANNEL_WANT_READ);
+    channel_turn_away(sockets[1], "user 33 may not connect");
+    close(sockets[1]);
+    ck_assert_int_eq(channel_handshake_step(&client, &err), CHANNEL_FAILED);
+    ck_assert_str_eq(err.text, "the worker refused: user 33 may not connect");
+    channel_release(&client);
+    close(sockets[0]);
+}
+END_TEST
+
 /* The kernel drops a descriptor for which the receiver has no number; that is not the peer's fault. */
 START_TEST(out_of_descriptors_is_said)
 {
@@ -399,6 +416,7 @@ int main(void)
     tcase_add_test(tc, a_hello_in_pieces_is_read);
     tcase_add_test(tc, a_peer_that_leaves_is_noticed);
     tcase_add_test(tc, out_of_descriptors_is_said);
+    tcase_add_loop_test(tc, a_client_that_is_turned_away_knows_why, 0, 2);
     tcase_add_loop_test(tc, bad_answers_are_refused, 0, 8);
     tcase_add_test(tc, impossible_config_is_refused_at_once);
     suite_add_tcase(suite, tc);
