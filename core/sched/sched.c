@@ -91,7 +91,7 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
     check(s->logits != NULL);
     /* Room for several turns of events of everybody: the loop may be late without holding up a
      * step. */
-    spsc_init(&s->events, 8 * (s->options.max_running + s->options.max_queue) + 64,
+    spsc_init(&s->events, 4 * (s->options.max_running + s->options.max_queue) + 64,
               sizeof(struct sched_event));
     bool bells = doorbell_init(&s->bell);
     bells = doorbell_init(&s->event_bell) && bells;
