@@ -182,9 +182,10 @@ bool sequence_waits_for(struct sequence *s, struct sequence *other)
     if (other == s || other->state != SEQUENCE_PREFILL || other->paused || other->cache == NULL ||
         k >= takeable(s) || s->n_seen != k * BLOCK_POSITIONS)
         return false;
-    if (other->n_seen / BLOCK_POSITIONS != k ||
-        sequence_tokens(other) < (k + 1) * BLOCK_POSITIONS ||
-        (other->n_seen == s->n_seen && other->serial > s->serial))
+    if (other->n_seen / BLOCK_POSITIONS != k || other->level < s->level ||
+        sequence_tokens(other) < (k + 1) * BLOCK_POSITIONS)
+        return false;
+    if (other->n_seen == s->n_seen && other->level == s->level && other->serial > s->serial)
         return false;
     struct siphash mine = chain_at(s, k), its = chain_at(other, k);
     return mine.word[0] == its.word[0] && mine.word[1] == its.word[1];

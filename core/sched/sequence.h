@@ -104,8 +104,8 @@ enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t cou
 uint32_t sequence_cached_pages(struct sequence *s);
 /* Takes the pages behind its own that others have finished in the meantime. */
 void sequence_follow(struct sequence *s, struct pages *pool);
-/* Whether `other`, which prefills too, is about to finish the page that s would fill next: then s
- * need not. Never true both ways, nor in a circle. */
+/* Whether `other`, which prefills too and is no less important, is about to finish the page that s
+ * would fill next: then s need not. Never true both ways, nor in a circle. Both are ranked. */
 bool sequence_waits_for(struct sequence *s, struct sequence *other);
 /* Gives the pages that are full now to the cache; of two equal ones the cache's stays. */
 void sequence_keep(struct sequence *s, struct pages *pool, uint64_t now_ns);

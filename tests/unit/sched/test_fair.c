@@ -240,7 +240,34 @@ START_TEST(low_priority_is_preempted_first)
 }
 END_TEST
 
+/* An important one does not wait for its prefix to be computed by an unimportant one, which waits for
+ * others; that one then has it from the important one. */
+START_TEST(nobody_waits_for_the_less_important)
+{
+    init_busy((struct sched_options){.prefill_chunk = 64});
+    for (uint64_t id = 1; id <= 3; id++) {
+        struct generation *g = harness_generation(id, id == 2 ? 1500 : 640, 1);
+        g->priority = id == 1 ? 1 : id == 2 ? 5 : 9;
+        if (id == 3) {
+            uint32_t *common = harness_prompt(1, 639);
+            memcpy(g->tokens, common, 639 * sizeof(*common));
+            free(common);
+        }
+        harness_submit(&h, g);
+    }
+    harness_open(&h);
+    harness_until_ended(&h, 4);
+    ck_assert_uint_eq(order_of(3), 1);
+    ck_assert_uint_eq(order_of(2), 2);
+    ck_assert_uint_eq(order_of(1), 3);
+    ck_assert_uint_eq(h.streams[1].end.cached_tokens, 608);
+    harness_expect_greedy(&h, 1, 640);
+    harness_release(&h);
+}
+END_TEST
+
 CHECK_MAIN("fair", high_priority_first, waiting_makes_important, tenants_take_turns,
            nobody_saves_up, a_prompt_of_another_tenant_comes_between,
            what_is_cached_comes_first_but_not_for_ever, late_ones_are_dropped,
-           the_queue_has_a_limit_in_tokens, low_priority_is_preempted_first)
+           nobody_waits_for_the_less_important, the_queue_has_a_limit_in_tokens,
+           low_priority_is_preempted_first)
