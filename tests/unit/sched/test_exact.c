@@ -216,5 +216,6 @@ int main(void)
     bad += test_preemption(path);
     snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-q8_0.gguf", shared);
     bad += test_file(path, KV_F16, "f16");
+    bad += test_file(path, KV_Q8_0, "q8_0");
     return bad != 0;
 }
