@@ -15,6 +15,8 @@
 #include "core/worker/stream.h"
 #include "core/worker/worker.h"
 
+#define BELL_GRACE_NS 1000000000u /* how late a bell may be */
+
 static void closed(uv_handle_t *handle)
 {
     struct link *link = handle->data;
@@ -189,21 +191,37 @@ static bool bell_waits(const struct link *link)
     return recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 }
 
+/* Work that only a timer told us of is a defect, unless the peer was just between publishing and ringing: then its
+ * bell comes as soon as it runs again. */
+static void judge_bell(struct link *link)
+{
+    if (link->suspect_ns == 0)
+        return;
+    if (link->channel.counters.doorbells_received != link->suspect_bells || link->eof) {
+        link->suspect_ns = 0;
+    } else if (clock_ns() - link->suspect_ns > BELL_GRACE_NS) {
+        link->suspect_ns = 0;
+        stats_add(link->worker->stats, STATS_CELL_LOOP, STAT_timer_found_work, 1);
+    }
+}
+
 static void take(struct link *link)
 {
     struct worker *w = link->worker;
     struct channel *c = &link->channel;
     struct channel_frame frame;
     struct error err = {0};
-    /* work that only a timer told us of */
-    if (!w->polled && channel_has_work(c) && !bell_waits(link))
-        stats_add(w->stats, STATS_CELL_LOOP, STAT_timer_found_work, 1);
+    if (!w->polled && link->suspect_ns == 0 && channel_has_work(c) && !bell_waits(link)) {
+        link->suspect_ns = clock_ns();
+        link->suspect_bells = c->counters.doorbells_received;
+    }
     channel_awake(c);
     if (link->readable) {
         link->readable = false;
         if (channel_drain(c) == CHANNEL_EOF)
             link->eof = true;
     }
+    judge_bell(link);
     enum channel_event event;
     while ((event = channel_next(c, &frame, &err)) == CHANNEL_FRAME)
         incoming_frame(link, &frame);

@@ -28,6 +28,8 @@ struct link {
     bool ready;           /* hello done */
     bool readable;        /* doorbell or end of the socket, not looked at yet */
     bool eof;
+    uint64_t suspect_ns;    /* since when a bell is missed; 0: none is */
+    uint64_t suspect_bells; /* bells heard by then */
 };
 
 /* Begins and ends accepting. */
