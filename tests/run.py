@@ -140,6 +140,9 @@ for name in chosen:
     if name not in steps:
         sys.exit(f'run.py: no step is named {name!r}; --list prints them')
 start = time.time()
+model = subprocess.run([root / 'tools/get_model.sh'], stdout=subprocess.PIPE, text=True).stdout.strip()
+if model:
+    env['TOKENRING_MODEL'] = model
 if not shared.is_dir():
     print(f'note: {shared} does not exist; tests that need it skip')
 for name in chosen:

@@ -4,7 +4,7 @@
 # running before is not started: a policy-rc.d forbids it while packages are being configured.
 set -euo pipefail
 
-packages=(build-essential clang llvm meson ninja-build pkg-config nginx nginx-dev libuv1-dev libjemalloc-dev
+packages=(build-essential clang libclang-rt-14-dev llvm meson ninja-build pkg-config nginx nginx-dev libuv1-dev libjemalloc-dev
           libjansson-dev libpcre2-dev libutf8proc-dev check valgrind strace curl python3 python3-pip python3-venv
           python3-jsonschema)
 
