@@ -69,7 +69,7 @@ def test_important_ones_come_first():
 
 def test_who_waits_hears_of_it():
     with Site(default_model(), max_running=1, location='tokenring_keepalive_interval 200ms;') as site:
-        first = site.stream(TEXT, body(ids(5), 100)).read_all(lambda s: len(s.events) >= 2)
+        first = site.stream(TEXT, body(ids(5), 1000)).read_all(lambda s: len(s.events) >= 2)
         waiting = site.post(TEXT, body(ids(6), 4, stream=True))
         assert waiting.status == 200 and waiting.body.startswith(b': keepalive\n\n') and waiting.body.endswith(b'data: [DONE]\n\n'), waiting.body
         first.read_all()
@@ -77,7 +77,7 @@ def test_who_waits_hears_of_it():
 
 def test_time_in_the_queue_is_limited():
     with Site(default_model(), max_running=1, location='tokenring_queue_timeout 200ms;') as site:
-        first = site.stream(TEXT, body(ids(5), 300)).read_all(lambda s: len(s.events) >= 2)
+        first = site.stream(TEXT, body(ids(5), 1000)).read_all(lambda s: len(s.events) >= 2)
         start = time.time()
         late = site.post(TEXT, body(ids(6), 4))
         assert late.status == 503 and late.json['error']['code'] == 'queue_timeout' and int(late.headers['retry-after']) > 0, late.body

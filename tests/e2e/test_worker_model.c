@@ -245,7 +245,9 @@ START_TEST(cancel_at_every_phase)
     }
     buffer_release(&text);
     expect_empty();
-    ck_assert_uint_eq(daemon_stat(&d, "stream_aborts"), 2 + 2 + 1 + 8);
+    /* Some of the many may have had their answer (too long) before their cancel came. */
+    uint64_t aborts = daemon_stat(&d, "stream_aborts");
+    ck_assert(aborts >= 2 + 2 + 1 && aborts <= 2 + 2 + 1 + 8);
 }
 END_TEST
 
