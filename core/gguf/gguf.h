@@ -119,6 +119,9 @@ struct slice gguf_array_string(const struct gguf_array *array, size_t *at);
 /* Keys in file order, for dumps: the name of key i < gguf_key_count, its type. */
 uint64_t gguf_key_count(const struct gguf *g);
 struct slice gguf_key_name(const struct gguf *g, uint64_t i, enum gguf_type *type);
+/* The bytes of its value as they stand in the file behind the key's type, for copies into another
+ * file. */
+struct slice gguf_key_bytes(const struct gguf *g, uint64_t i);
 
 /* ---- tensors ---- */
 /* By name; NULL if there is none. */

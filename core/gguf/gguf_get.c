@@ -141,6 +141,23 @@ struct slice gguf_key_name(const struct gguf *g, uint64_t i, enum gguf_type *typ
     return g->keys[i].name;
 }
 
+struct slice gguf_key_bytes(const struct gguf *g, uint64_t i)
+{
+    check(i < g->n_keys);
+    const struct gguf_key *key = &g->keys[i];
+    const char *value = (const char *)key->value;
+    if (key->type == GGUF_STRING) /* u64 length in front */
+        return slice_make(value - 8, 8 + key->count);
+    if (key->type != GGUF_ARRAY)
+        return slice_make(value, gguf_type_size(key->type));
+    size_t bytes = key->count * gguf_type_size(key->element);
+    struct gguf_array strings = {key->element, key->count, value};
+    if (key->element == GGUF_STRING)
+        for (uint64_t n = bytes = 0; n < key->count; n++)
+            gguf_array_string(&strings, &bytes);
+    return slice_make(value - 12, 12 + bytes); /* u32 type, u64 count in front */
+}
+
 bool gguf_has(const struct gguf *g, const char *key)
 {
     return gguf_find_key(g, slice_of(key)) != NULL;

@@ -19,6 +19,7 @@ struct arch_step {
     const struct plan *plan;
     float *logits; /* a row a wanted token */
     size_t logits_stride;
+    float *hidden; /* NULL, or a row a wanted token: what the head takes */
 };
 
 struct arch {

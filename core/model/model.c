@@ -166,6 +166,11 @@ static void run_step(void *arg, struct team_member *me)
 
 void model_step(struct model *m, const struct step *step, float *logits)
 {
+    model_step_hidden(m, step, logits, NULL);
+}
+
+void model_step_hidden(struct model *m, const struct step *step, float *logits, float *hidden)
+{
     check(step->n_tokens > 0 && step->n_tokens <= m->max_tokens);
     for (uint32_t i = 0; i < step->n_sequences; i++)
         step->sequences[i].failed = false;
@@ -173,6 +178,6 @@ void model_step(struct model *m, const struct step *step, float *logits)
         check(step->tokens[i].position < m->context);
     plan_make(&m->plan, step, &m->geometry, m->info.vocab);
     check(m->plan.asked.n_tokens == 0 || logits != NULL);
-    struct run run = {m, {step, &m->plan, logits, model_logits_stride(m)}};
+    struct run run = {m, {step, &m->plan, logits, model_logits_stride(m), hidden}};
     team_run(m->team, run_step, &run);
 }

@@ -107,5 +107,8 @@ uint32_t model_logits_stride(const struct model *model);
  * vocabulary are left as they are. Token ids, sequence indices, positions and pages are the
  * caller's promise (checked). */
 void model_step(struct model *model, const struct step *step, float *logits);
+/* The same; and hidden, if not NULL, gets a row of info->width floats for each token that wants
+ * logits: its final state behind the last norm, which the head's rows are multiplied with. */
+void model_step_hidden(struct model *model, const struct step *step, float *logits, float *hidden);
 
 #endif

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/sha256.h"
 #include "core/base/xalloc.h"
 #include "core/gguf/gguf.h"
 #include "core/kernels/weights.h"
-#include "tests/golden/sha256.h"
 #include "tests/shared.h"
 
 static bool compare(const char *file, const char *name, const struct gguf_tensor *t,

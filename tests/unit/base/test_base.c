@@ -5,6 +5,7 @@
 #include "core/base/buffer.h"
 #include "core/base/list.h"
 #include "core/base/map.h"
+#include "core/base/sha256.h"
 #include "core/base/siphash.h"
 #include "core/base/status.h"
 
@@ -118,6 +119,34 @@ START_TEST(siphash_is_siphash)
 }
 END_TEST
 
+START_TEST(sha256_is_sha256)
+{
+    /* FIPS 180-4's examples, and a million times "a" in uneven pieces. */
+    static const struct {
+        const char *text, *hex;
+    } examples[] = {
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"}};
+    char hex[SHA256_HEX], as[997];
+    for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
+        sha256(examples[i].text, strlen(examples[i].text), hex);
+        ck_assert_str_eq(hex, examples[i].hex);
+    }
+    struct sha256 s;
+    sha256_init(&s);
+    memset(as, 'a', sizeof(as));
+    for (size_t left = 1000000, now = 1; left > 0; left -= now) {
+        now = (now * 7 + 1) % sizeof(as) + 1;
+        now = now < left ? now : left;
+        sha256_add(&s, as, now);
+    }
+    sha256_finish(&s, hex);
+    ck_assert_str_eq(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -126,6 +155,7 @@ int main(void)
     tcase_add_test(tc, map_agrees_with_an_array);
     tcase_add_test(tc, list_keeps_order);
     tcase_add_test(tc, siphash_is_siphash);
+    tcase_add_test(tc, sha256_is_sha256);
     tcase_add_test(tc, errors_name_the_field);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);

@@ -39,6 +39,27 @@ static void build(struct gguf_builder *b)
     builder_tensor(b, "c.weight", TENSOR_F16, 4, (uint64_t[]){2, 1, 2, 2}, NULL, 16);
 }
 
+/* A file whose keys are copies of another's has the same bytes as that one up to its tensors. */
+START_TEST(test_key_bytes)
+{
+    struct gguf_builder b = {0}, copy = {0};
+    build(&b);
+    struct gguf *g = builder_open(&b);
+    for (uint64_t i = 0; i < gguf_key_count(g); i++) {
+        enum gguf_type type;
+        struct slice name = gguf_key_name(g, i, &type), value = gguf_key_bytes(g, i);
+        char text[64] = "";
+        memcpy(text, name.ptr, name.len);
+        builder_raw_key(&copy, text, type);
+        builder_put(&copy.keys, value.ptr, value.len);
+    }
+    ck_assert(slice_equal(buffer_slice(&copy.keys), buffer_slice(&b.keys)));
+    gguf_free(g);
+    builder_release(&b);
+    builder_release(&copy);
+}
+END_TEST
+
 START_TEST(test_values)
 {
     struct gguf_builder b = {0};
@@ -376,6 +397,7 @@ int main(void)
     Suite *s = suite_create("gguf");
     TCase *t = tcase_create("gguf");
     tcase_add_test(t, test_values);
+    tcase_add_test(t, test_key_bytes);
     tcase_add_test(t, test_type_errors);
     tcase_add_test(t, test_tensors);
     tcase_add_test(t, test_file);

@@ -436,6 +436,46 @@ START_TEST(same_bits_whatever_shares_the_step)
 END_TEST
 
 /* Attention variants and shapes that are no multiple of anything. */
+/* The head times the hidden rows is the logits, but for the rounding of activations to 8 bits; only
+ * wanted tokens have rows. */
+START_TEST(hidden_states)
+{
+    enum { TOKENS = 9, EVERY = 3, ROWS = TOKENS / EVERY };
+    struct toy t = quick_toy();
+    t.tied = true;
+    struct bench b;
+    bench_open(&b, &t, "scalar", 2, KV_F16);
+    struct step_token tokens[TOKENS];
+    for (uint32_t i = 0; i < TOKENS; i++)
+        tokens[i] = (struct step_token){
+            .token = i * 5, .position = i, .logits = i % EVERY == EVERY - 1};
+    ck_assert(session_append(&b.s, &b.s.table, TOKENS));
+    struct step_sequence sequence = {b.s.table.ids, b.s.table.n_pages, false};
+    struct step step = {tokens, TOKENS, &sequence, 1, b.s.pool};
+    uint32_t stride = model_logits_stride(b.s.model);
+    float *logits = rows_of(&b, ROWS), *same = rows_of(&b, ROWS);
+    float hidden[ROWS + 1][64], row[64];
+    hidden[ROWS][0] = 12345;
+    model_step_hidden(b.s.model, &step, logits, hidden[0]);
+    model_step(b.s.model, &step, same);
+    assert_same(&b, same, logits, ROWS);
+    ck_assert_float_eq(hidden[ROWS][0], 12345);
+    const struct gguf_tensor *head = gguf_tensor(b.gguf, "token_embd.weight");
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t v = 0; v < t.vocab; v++) {
+            float dot = 0;
+            dequantise_row(t.embedding, (const uint8_t *)head->data + v * head->bytes / t.vocab, 64,
+                           row);
+            for (uint32_t i = 0; i < 64; i++)
+                dot += row[i] * hidden[r][i];
+            ck_assert_float_eq_tol(dot, logits[r * stride + v], 2e-3f);
+        }
+    free(logits);
+    free(same);
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(odd_shapes)
 {
     static const struct {
@@ -614,6 +654,7 @@ int main(void)
     tcase_add_loop_test(c, same_bits_however_cut, 0, 2);
     tcase_add_loop_test(c, long_context, 0, 2);
     tcase_add_loop_test(c, same_bits_whatever_shares_the_step, 0, 2);
+    tcase_add_test(c, hidden_states);
     tcase_add_loop_test(c, odd_shapes, 0, 2);
     tcase_add_test(c, failure_stays_in_its_sequence);
     tcase_add_test(c, progress_and_cancel);
