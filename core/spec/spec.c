@@ -1,0 +1,72 @@
+#define _GNU_SOURCE
+#include "core/spec/spec.h"
+
+#include <stdlib.h>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "core/base/xalloc.h"
+
+struct spec *spec_create(void)
+{
+    return xcalloc(1, sizeof(struct spec));
+}
+
+void spec_free(struct spec *s)
+{
+    for (uint32_t i = 0; s != NULL && i < s->n_drafters; i++)
+        s->drafters[i]->free(s->drafters[i]);
+    free(s);
+}
+
+void spec_add(struct spec *s, struct drafter *d)
+{
+    check(s->n_drafters < sizeof(s->drafters) / sizeof(*s->drafters));
+    s->drafters[s->n_drafters++] = d;
+}
+
+struct draft_text *spec_join(struct spec *s, struct siphash salt,
+                             const struct sample_params *sampling)
+{
+    struct draft_text *t = xcalloc(1, sizeof(*t));
+    (void)s;
+    t->salt = salt;
+    t->sampling = sampling;
+    return t;
+}
+
+void spec_leave(struct spec *s, struct draft_text *t)
+{
+    for (uint32_t i = 0; t != NULL && i < s->n_drafters; i++)
+        if (s->drafters[i]->finish != NULL)
+            s->drafters[i]->finish(s->drafters[i], t);
+    free(t);
+}
+
+void spec_propose(struct spec *s, struct draft_text **texts, uint32_t n, uint32_t budget)
+{
+    uint64_t start = clock_ns();
+    for (uint32_t i = 0; i < n; i++)
+        texts[i]->draft.n = 0;
+    if (budget > 0 && n > 0) {
+        for (uint32_t i = 0; i < s->n_drafters; i++)
+            s->drafters[i]->propose(s->drafters[i], texts, n, &s->controller);
+        controller_plan(&s->controller, texts, n, budget);
+    }
+    s->draft_ns = (double)(clock_ns() - start);
+}
+
+void spec_learn(struct spec *s, struct draft_text *t, uint32_t right)
+{
+    acceptance_learn(&s->controller.all, &t->mine, t->draft.kinds, t->draft.n, right);
+    t->drafted += t->draft.n;
+    t->accepted += right;
+    t->draft.n = 0;
+}
+
+void spec_settle(struct spec *s, uint32_t n, uint32_t n_drafted, uint32_t emitted, double ns,
+                 bool alone)
+{
+    controller_settle(&s->controller, n, n_drafted, emitted, ns, s->draft_ns, alone);
+    s->draft_ns = 0;
+}
