@@ -11,7 +11,7 @@ void batch_init(struct batch *b, uint32_t max_tokens, uint32_t max_members)
     b->tokens = xcalloc(max_tokens, sizeof(*b->tokens));
     b->sequences = xcalloc(max_members, sizeof(*b->sequences));
     b->members = xcalloc(max_members, sizeof(*b->members));
-    b->rows = xcalloc(max_members, sizeof(*b->rows));
+    b->draws = xcalloc(max_members, sizeof(*b->draws));
     b->order = xcalloc(max_members, sizeof(struct sequence *));
 }
 
@@ -20,7 +20,7 @@ void batch_release(struct batch *b)
     free(b->tokens);
     free(b->sequences);
     free(b->members);
-    free(b->rows);
+    free(b->draws);
     free(b->order);
 }
 
@@ -96,8 +96,9 @@ static void add_member(struct batch *b, struct sequence *s, uint32_t count)
             .token = s->tokens[position], .position = position, .sequence = b->n_members};
     }
     b->tokens[b->n_tokens - 1].logits = m->draws;
-    if (m->draws)
-        b->rows[b->n_rows++] = m;
+    for (uint32_t k = 0; m->draws && k <= s->forks; k++)
+        b->draws[b->n_draws++] = (struct batch_draw){.member = m, .row = b->n_rows, .fork = k};
+    b->n_rows += m->draws;
     b->n_members++;
 }
 
@@ -204,7 +205,7 @@ uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waitin
                     struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
                     uint32_t ahead, uint64_t now_ns)
 {
-    b->n_tokens = b->n_members = b->n_rows = b->n_decodes = b->n_prefill = 0;
+    b->n_tokens = b->n_members = b->n_rows = b->n_draws = b->n_decodes = b->n_prefill = 0;
     b->waits = false;
     uint32_t preempted = plan_decodes(b, running, waiting, pool, ahead);
     plan_prefill(b, running, pool, pace_budget(pace, prefill_chunk, b->n_decodes), now_ns);

@@ -42,13 +42,20 @@ struct batch_member {
     bool draws;     /* its last token's row of logits gives a token */
 };
 
+/* A token to be drawn. */
+struct batch_draw {
+    struct batch_member *member;
+    uint32_t row;
+    uint32_t fork; /* for the member's so many-th further choice; 0: its own */
+};
+
 struct batch {
     struct step_token *tokens;
     struct step_sequence *sequences; /* parallel to members */
     struct batch_member *members;
-    struct batch_member **rows; /* the member that draws from a row */
-    struct sequence **order;    /* those that prefill */
-    uint32_t n_tokens, n_members, n_rows;
+    struct batch_draw *draws; /* in the order of the rows */
+    struct sequence **order;  /* those that prefill */
+    uint32_t n_tokens, n_members, n_rows, n_draws;
     uint32_t n_decodes, n_prefill; /* tokens of each kind */
     bool waits;                    /* somebody was left out because a page is not populated yet */
     uint32_t max_tokens, max_members;

@@ -9,7 +9,7 @@
 #include "core/sched/batch.h"
 #include "core/sched/engine.h"
 
-/* What was drawn from one row. */
+/* What was drawn, once. */
 struct drawn {
     uint32_t token;
     bool ends;     /* an end token: the sequence stops, the token is not part of the answer */
@@ -22,7 +22,7 @@ struct drawn {
 struct drawer {
     const struct sched_engine *engine;
     struct sampler **samplers; /* one a thread of the team */
-    struct drawn *drawn;       /* one a row */
+    struct drawn *drawn;       /* one a draw of the batch */
     const uint32_t *eog;       /* borrowed */
     uint32_t n_eog;
     bool trace;
@@ -30,10 +30,10 @@ struct drawer {
     const float *logits;
 };
 
-void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_rows,
+void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_draws,
                  const uint32_t *eog, uint32_t n_eog, bool trace);
 void drawer_release(struct drawer *d);
-/* Draws a token from every row of the batch whose sequence did not fail, into d->drawn[row]. */
+/* Does every draw of the batch whose sequence did not fail, into d->drawn. */
 void drawer_run(struct drawer *d, const struct batch *b, const float *logits);
 
 #endif

@@ -22,11 +22,13 @@
 
 /* ---- events ---- */
 
-static struct sched_event *put_event(struct sched *s, enum sched_event_kind kind, uint64_t id)
+static struct sched_event *put_event(struct sched *s, enum sched_event_kind kind,
+                                     const struct sequence *q)
 {
     struct sched_event *e = spsc_put(&s->events);
     e->kind = kind;
-    e->id = id;
+    e->choice = q->choice;
+    e->id = q->id;
     return e;
 }
 
@@ -62,13 +64,16 @@ static void remove_sequence(struct sched *s, struct sequence *q)
     sequence_free(q, s->pool);
 }
 
-/* Emits DONE (status OK) or FAILED and frees the sequence, its pages first of all. */
-static void end(struct sched *s, struct sequence *q, enum status status, enum sched_reason reason)
+#define kin_entry(it) list_entry(it, struct sequence, kin)
+
+/* Emits DONE (status OK) or FAILED. */
+static void put_end(struct sched *s, const struct sequence *q, enum status status,
+                    enum sched_reason reason, uint64_t now)
 {
-    uint64_t now = clock_ns();
-    struct sched_event *e = put_event(s, status == STATUS_OK ? SCHED_DONE : SCHED_FAILED, q->id);
+    struct sched_event *e = put_event(s, status == STATUS_OK ? SCHED_DONE : SCHED_FAILED, q);
     e->end = (struct sched_end){
         .reason = reason,
+        .last = status != STATUS_OK || list_empty(&q->kin),
         .status = status,
         .text = status == STATUS_OK ? NULL : status_text(status),
         .prompt_tokens = q->n_prompt,
@@ -79,7 +84,30 @@ static void end(struct sched *s, struct sequence *q, enum status status, enum sc
         .decode_ns = since(q->first_ns, q->last_ns),
         .logits_hash = s->options.trace_logits ? q->hash : 0,
     };
+    if (status != STATUS_OK)
+        list_each(it, tmp, &q->kin) e->end.completion_tokens += kin_entry(it)->n_made;
+}
+
+/* Ends one choice: DONE. It is freed, its pages first of all. */
+static void end_choice(struct sched *s, struct sequence *q, enum sched_reason reason)
+{
+    uint64_t now = clock_ns();
+    put_end(s, q, STATUS_OK, reason, now);
+    if (list_empty(&q->kin))
+        map_take(&s->by_id, q->id);
+    else
+        map_set(&s->by_id, q->id, kin_entry(q->kin.next));
+    remove_sequence(s, q);
+    learn_interval(s, now);
+}
+
+/* Ends all choices of a generation: FAILED. */
+static void fail(struct sched *s, struct sequence *q, enum status status)
+{
+    uint64_t now = clock_ns();
+    put_end(s, q, status, SCHED_STOP, now);
     map_take(&s->by_id, q->id);
+    list_each(it, tmp, &q->kin) remove_sequence(s, kin_entry(it));
     remove_sequence(s, q);
     learn_interval(s, now);
 }
@@ -88,15 +116,15 @@ static void end_all(struct sched *s, enum status status)
 {
     struct sequence *q;
     while ((q = queue_first(&s->running)) != NULL || (q = queue_first(&s->waiting)) != NULL)
-        end(s, q, status, SCHED_STOP);
+        fail(s, q, status);
 }
 
 /* ---- commands ---- */
 
 static void submit(struct sched *s, const struct command *c)
 {
-    struct sequence *q =
-        sequence_new(c->generation, s->next_serial++, c->limit, c->grows, s->cache);
+    struct sequence *q = sequence_new(c->generation, s->next_serial, c->limit, c->grows, s->cache);
+    s->next_serial += c->generation->n_choices;
     check(map_set(&s->by_id, q->id, q) == NULL);
     queue_add(&s->waiting, q);
     fair_join(&s->fair, q);
@@ -104,30 +132,60 @@ static void submit(struct sched *s, const struct command *c)
     atomic_store(&s->n_queued, s->waiting.count);
     atomic_fetch_add(&s->n_received, 1);
     if (s->stopped)
-        end(s, q, STATUS_DRAINING, SCHED_STOP);
+        fail(s, q, STATUS_DRAINING);
+}
+
+static void pause_one(struct sequence *q, bool paused, uint64_t now)
+{
+    q->paused = paused;
+    q->paused_ns = now;
+}
+
+static void pause_all(struct sequence *q, bool paused)
+{
+    uint64_t now = clock_ns();
+    list_each(it, tmp, &q->kin) pause_one(kin_entry(it), paused, now);
+    pause_one(q, paused, now);
+}
+
+/* What computes its prompt goes on as the last of all. */
+static void abandon(struct sched *s, struct sequence *q)
+{
+    if (s->cache == NULL || q->state != SEQUENCE_PREFILL || q->n_made > 0) {
+        fail(s, q, STATUS_CANCELLED);
+        return;
+    }
+    queue_remove(&s->running, q);
+    q->priority = 0;
+    sequence_abandon(q, s->pool);
+    queue_add(&s->running, q);
+}
+
+static void finish(struct sched *s, struct sequence *q, uint32_t choice)
+{
+    struct sequence *found = q->choice == choice ? q : NULL;
+    list_each(it, tmp, &q->kin) if (kin_entry(it)->choice == choice) found = kin_entry(it);
+    if (found != NULL && found->n_made > 0)
+        end_choice(s, found, SCHED_STOP);
 }
 
 static void obey(struct sched *s, const struct command *c)
 {
     struct sequence *q = map_get(&s->by_id, c->id);
-    switch (c->kind) {
-    case COMMAND_SUBMIT:
+    if (c->kind == COMMAND_SUBMIT) {
         submit(s, c);
-        break;
-    case COMMAND_CANCEL:
-        if (q != NULL)
-            end(s, q, STATUS_CANCELLED, SCHED_STOP);
-        break;
-    case COMMAND_PAUSE:
-        if (q != NULL) {
-            q->paused = c->paused;
-            q->paused_ns = clock_ns();
-        }
-        break;
-    case COMMAND_STOP:
+    } else if (c->kind == COMMAND_STOP) {
         s->stopped = true;
         end_all(s, STATUS_DRAINING);
-        break;
+    } else if (q != NULL) {
+        if (c->kind == COMMAND_CANCEL)
+            fail(s, q, STATUS_CANCELLED);
+        else if (c->kind == COMMAND_ABANDON)
+            abandon(s, q);
+        else if (c->kind == COMMAND_FINISH)
+            finish(s, q, c->choice);
+        else
+            pause_all(q, c->paused);
     }
 }
 
@@ -187,8 +245,16 @@ static void drop_late(struct sched *s, uint64_t now)
         struct sequence *q = queue_entry(it);
         uint64_t deadline = q->generation->deadline_ns;
         if (deadline != 0 && now >= deadline && !q->started)
-            end(s, q, STATUS_TIMEOUT, SCHED_STOP);
+            fail(s, q, STATUS_TIMEOUT);
     }
+}
+
+/* Places among the running that are taken, those of choices to come included. */
+static uint32_t places_taken(const struct sched *s)
+{
+    uint32_t n = 0;
+    queue_each(it, tmp, &s->running) n += sequence_places(queue_entry(it));
+    return n;
 }
 
 static void admit(struct sched *s)
@@ -196,8 +262,11 @@ static void admit(struct sched *s)
     struct sequence *q;
     uint64_t now = clock_ns();
     drop_late(s, now);
-    while (s->running.count < s->options.max_running && (q = fair_next(&s->waiting, now)) != NULL) {
+    uint32_t taken = places_taken(s);
+    while (taken < s->options.max_running && (q = fair_next(&s->waiting, now)) != NULL) {
         bool first = q->admitted_ns == 0;
+        if (taken + sequence_places(q) > s->options.max_running)
+            break;
         if (!sequence_admit(q, s->pool, s->options.reserve_tokens, now))
             break;
         if (first)
@@ -205,6 +274,7 @@ static void admit(struct sched *s)
         queue_remove(&s->waiting, q);
         fair_admitted(&s->waiting, q);
         queue_add(&s->running, q);
+        taken += sequence_places(q);
     }
 }
 
@@ -231,7 +301,7 @@ static void announce(struct sched *s)
         if (q->started)
             continue;
         q->started = true;
-        struct sched_event *e = put_event(s, SCHED_STARTED, q->id);
+        struct sched_event *e = put_event(s, SCHED_STARTED, q);
         e->started.prompt_tokens = q->n_prompt;
         e->started.cached_tokens = q->n_cached;
         e->started.queue_ns = since(q->generation->arrival_ns, q->admitted_ns);
@@ -263,14 +333,14 @@ static void run_step(struct sched *s)
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_tokens, b->n_tokens);
 }
 
-/* One row's token: TOKEN, and DONE where it is the last. */
+/* A token that was drawn: TOKEN, and DONE where it is the last. */
 static void emit(struct sched *s, struct sequence *q, const struct drawn *drawn, uint64_t now)
 {
     if (drawn->ends) {
-        end(s, q, STATUS_OK, SCHED_STOP);
+        end_choice(s, q, SCHED_STOP);
         return;
     }
-    struct sched_event *e = put_event(s, SCHED_TOKEN, q->id);
+    struct sched_event *e = put_event(s, SCHED_TOKEN, q);
     e->token.token = drawn->token;
     e->token.index = q->n_made;
     e->token.logprob = drawn->logprob;
@@ -284,27 +354,53 @@ static void emit(struct sched *s, struct sequence *q, const struct drawn *drawn,
     q->state = SEQUENCE_DECODE;
     sequence_add(q, drawn->token);
     if (q->n_made == q->limit)
-        end(s, q, STATUS_OK, SCHED_LENGTH);
+        end_choice(s, q, SCHED_LENGTH);
+}
+
+/* The prompt of q was computed: its further choices begin, each with its first token. */
+static void begin_choices(struct sched *s, struct sequence *q, const struct drawn *drawn,
+                          uint64_t now)
+{
+    uint32_t n = q->forks;
+    for (uint32_t k = 1; k <= n; k++) {
+        struct sequence *f = sequence_fork(q, k, q->serial + k);
+        queue_add(&s->running, f);
+        fair_join(&s->fair, f);
+        emit(s, f, &drawn[k - 1], now);
+    }
 }
 
 static void take_results(struct sched *s)
 {
     struct batch *b = &s->batch;
     uint64_t now = clock_ns();
-    uint32_t row = 0;
+    uint32_t n_failed = 0;
+    const struct drawn *drawn = s->drawer.drawn;
     for (uint32_t i = 0; i < b->n_members; i++) {
         struct batch_member *m = &b->members[i];
-        m->sequence->n_seen += m->count;
-        fair_serve(m->sequence, m->count, m->sequence->state == SEQUENCE_DECODE);
-        const struct drawn *drawn = m->draws ? &s->drawer.drawn[row++] : NULL;
-        if (!b->sequences[i].failed)
-            sequence_keep(m->sequence, s->pool, now);
+        struct sequence *q = m->sequence;
+        uint32_t n_drawn = m->draws ? sequence_places(q) : 0;
+        q->n_seen += m->count;
+        fair_serve(q, m->count, q->state == SEQUENCE_DECODE);
         if (b->sequences[i].failed) {
             stats_add(s->stats, STATS_CELL_SCHED, STAT_non_finite_total, 1);
-            end(s, m->sequence, STATUS_NON_FINITE, SCHED_STOP);
-        } else if (drawn != NULL) {
-            emit(s, m->sequence, drawn, now);
+            s->failed[n_failed++] = q->id;
+        } else {
+            sequence_keep(q, s->pool, now);
+            if (m->draws && q->abandoned) {
+                fail(s, q, STATUS_CANCELLED);
+            } else if (m->draws) {
+                begin_choices(s, q, drawn + 1, now);
+                emit(s, q, drawn, now);
+            }
         }
+        drawn += n_drawn;
+    }
+    /* Last, because it ends choices that may be members, too. */
+    for (uint32_t i = 0; i < n_failed; i++) {
+        struct sequence *q = map_get(&s->by_id, s->failed[i]);
+        if (q != NULL)
+            fail(s, q, STATUS_NON_FINITE);
     }
 }
 
@@ -348,11 +444,11 @@ static void trim(struct sched *s)
 }
 
 /* Whether a turn's events fit the queue whatever happens: an end for all that live or may be
- * submitted and cancelled at once, STARTED and TOKEN for all that may run. */
+ * submitted and cancelled at once; STARTED, TOKEN and DONE for all that may run. */
 static bool has_room(struct sched *s)
 {
     uint32_t living = s->running.count + s->waiting.count;
-    return spsc_room(&s->events) > living + s->options.max_queue + 2 * s->options.max_running + 1;
+    return spsc_room(&s->events) > living + s->options.max_queue + 3 * s->options.max_running + 1;
 }
 
 static void turn(struct sched *s)

@@ -45,6 +45,7 @@ static void release(struct sched *s)
     batch_release(&s->batch);
     drawer_release(&s->drawer);
     free(s->logits);
+    free(s->failed);
     free(s->eog);
     free(s);
 }
@@ -89,9 +90,10 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
     s->logits =
         aligned_alloc(64, (size_t)s->options.max_running * s->engine.logits_stride * sizeof(float));
     check(s->logits != NULL);
+    s->failed = xcalloc(s->options.max_running, sizeof(*s->failed));
     /* Room for several turns of events of everybody: the loop may be late without holding up a
      * step. */
-    spsc_init(&s->events, 4 * (s->options.max_running + s->options.max_queue) + 64,
+    spsc_init(&s->events, 6 * s->options.max_running + 4 * s->options.max_queue + 64,
               sizeof(struct sched_event));
     bool bells = doorbell_init(&s->bell);
     bells = doorbell_init(&s->event_bell) && bells;
@@ -146,8 +148,11 @@ static unsigned retry_seconds(const struct sched *s)
 static enum status find_limit(const struct sched *s, const struct generation *g, uint32_t *limit,
                               struct error *err)
 {
-    uint32_t context = s->options.context;
-    uint64_t fits = (uint64_t)pages_total(s->pool) * BLOCK_POSITIONS;
+    uint32_t context = s->options.context, total = pages_total(s->pool);
+    /* Choices share the full pages of the prompt, where the cache keeps them. */
+    uint32_t shared = s->cache != NULL ? g->n_tokens / BLOCK_POSITIONS : 0;
+    uint32_t each = total > shared ? shared + (total - shared) / g->n_choices : total;
+    uint64_t fits = (uint64_t)each * BLOCK_POSITIONS;
     bool rest = g->grows || g->max_tokens == SCHED_REST;
     uint64_t asked = (uint64_t)g->n_tokens + (rest ? 1 : g->max_tokens);
     if (asked > context && rest)
@@ -160,6 +165,12 @@ static enum status find_limit(const struct sched *s, const struct generation *g,
             err, STATUS_CONTEXT_LENGTH,
             "the prompt's %u tokens and max_tokens %u are %llu together; the model's context is %u",
             g->n_tokens, g->max_tokens, (unsigned long long)asked, context);
+    if (asked - 1 > fits && g->n_choices > 1)
+        return error_set(err, STATUS_CONTEXT_LENGTH,
+                         "%llu tokens were asked for (prompt: %u); the KV memory holds %llu for "
+                         "each of %u choices",
+                         (unsigned long long)asked, g->n_tokens, (unsigned long long)fits,
+                         g->n_choices);
     if (asked - 1 > fits)
         return error_set(err, STATUS_CONTEXT_LENGTH,
                          "%llu tokens were asked for (prompt: %u); the KV memory holds %llu",
@@ -174,14 +185,19 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
                          struct error *err)
 {
     check(g->n_tokens > 0 && g->max_tokens > 0 && g->n_top <= (int)SAMPLE_TOP_MAX);
+    check(g->n_choices > 0);
     uint32_t limit = 0;
+    if (g->n_choices > s->options.max_running)
+        return error_param(err, STATUS_INVALID, "n",
+                           "%u choices were asked for; %u may run at once", g->n_choices,
+                           s->options.max_running);
     enum status status = find_limit(s, g, &limit, err);
     if (status != STATUS_OK)
         return status;
     if (s->draining)
         return error_set(err, STATUS_DRAINING, "%s", status_text(STATUS_DRAINING));
     uint32_t waiting = sched_waiting(s);
-    bool idle = waiting == 0 && sched_running(s) < s->options.max_running;
+    bool idle = waiting == 0 && sched_running(s) + g->n_choices <= s->options.max_running;
     if (!idle && waiting >= s->options.max_queue) {
         if (retry_after != NULL)
             *retry_after = retry_seconds(s);
@@ -214,6 +230,16 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
 void sched_cancel(struct sched *s, uint64_t id)
 {
     send(s, (struct command){.kind = COMMAND_CANCEL, .id = id});
+}
+
+void sched_abandon(struct sched *s, uint64_t id)
+{
+    send(s, (struct command){.kind = COMMAND_ABANDON, .id = id});
+}
+
+void sched_finish(struct sched *s, uint64_t id, uint32_t choice)
+{
+    send(s, (struct command){.kind = COMMAND_FINISH, .id = id, .choice = choice});
 }
 
 void sched_pause(struct sched *s, uint64_t id, bool paused)

@@ -5,8 +5,9 @@
  *   sched_submit, cancel, pause  --mailbox-->  admit, plan a step, run it, draw
  *   sched_next_event             <---spsc----  STARTED, TOKEN..., exactly one DONE or FAILED
  *
- * A generation is submitted once and ends with exactly one DONE or FAILED event, also when it is
- * cancelled or the scheduler is stopped. Events of one generation come in order; those of one step
+ * A generation is submitted once and ends with exactly one event that is the `last`, also when it is
+ * cancelled or the scheduler is stopped: the DONE of its only choice or of the last one, or a FAILED,
+ * which ends all choices that still live. Events of one generation come in order; those of one step
  * are published together with at most one write to the event descriptor, and none while the loop is
  * awake.
  *
@@ -16,6 +17,17 @@
  *
  * A step: first one token of every decoding sequence, then prefill chunks, oldest sequence first,
  * within a token budget. Sequences join and leave at every step.
+ *
+ * Choices: a generation of n choices is one sequence until its prompt is computed. Then n tokens are
+ * drawn from the one row of logits, and it becomes n sequences over the same pages:
+ *
+ *      prompt   | page | page | page, partly |          promised: the prompt's pages once,
+ *                 ^      ^      ^    ^    ^                       and n times what may follow
+ *      choice     0..n-1 0..n-1 0    1 .. n-1   the first to append copies the page, the last need not
+ *
+ * From there on they have nothing to do with each other: each draws with its own index in the noise's
+ * counter, so it makes what it would make alone, is preempted alone and ends alone. Only pause, cancel
+ * and failure are the generation's. It takes n places among the running from its admission on.
  *
  * Order: fair.h says who is admitted next, and whose prompt is computed first. A generation that has
  * not started at its deadline fails with STATUS_TIMEOUT.
@@ -86,7 +98,9 @@ struct generation {
     uint32_t n_tokens;   /* at least 1 */
     uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
     bool grows; /* so many are not expected: memory as without max_tokens (SCHED_REST: always) */
-    int n_top;  /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
+    uint32_t
+        n_choices; /* answers to make, at least 1; theirs are sampling.choice and the next ones */
+    int n_top;     /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
     bool ignore_eos;         /* end tokens are never drawn */
     struct siphash salt;     /* texts share pages of the prefix cache only within one (sched_key) */
     uint64_t tenant;         /* whose it is: tenants get equal shares (sched_key); 0: nobody's */
@@ -119,19 +133,23 @@ struct sched_token {
 /* How a generation went; in DONE and FAILED alike. Times in nanoseconds. */
 struct sched_end {
     enum sched_reason reason; /* DONE only */
+    bool last;                /* the generation's last event; FAILED: always */
     enum status status; /* FAILED: why (STATUS_CANCELLED after sched_cancel); DONE: STATUS_OK */
     const char *text;   /* FAILED: a sentence, static storage; DONE: NULL */
     uint32_t prompt_tokens;
     uint32_t cached_tokens;
-    uint32_t completion_tokens; /* TOKEN events; an end token that was drawn is none */
-    uint64_t queue_ns;          /* arrival to admission */
-    uint64_t prefill_ns;        /* admission to first token */
-    uint64_t decode_ns;         /* first token to last */
-    uint64_t logits_hash;       /* of the last TOKEN event */
+    uint32_t
+        completion_tokens; /* TOKEN events of the choice (FAILED: of all that lived); an end token
+                                   that was drawn is none */
+    uint64_t queue_ns;     /* arrival to admission */
+    uint64_t prefill_ns;   /* admission to first token */
+    uint64_t decode_ns;    /* first token to last */
+    uint64_t logits_hash;  /* of the last TOKEN event */
 };
 
 struct sched_event {
     enum sched_event_kind kind;
+    uint32_t choice; /* TOKEN, DONE: whose */
     uint64_t id;
     union {
         struct {
@@ -159,8 +177,9 @@ void sched_free(struct sched *s);
  * word of it). */
 struct siphash sched_key(const struct sched *s, const void *text, size_t len);
 /* Hands a generation over. Errors, all at once and without side effects:
- * CONTEXT_LENGTH  prompt and max_tokens don't fit the context, or their pages could never fit the
- *                 arena; the text has both numbers
+ * CONTEXT_LENGTH  prompt and max_tokens don't fit the context, or their pages (those of all choices)
+ *                 could never fit the arena; the text has the numbers
+ * INVALID         more choices than may run at once; param is "n"
  * QUEUE_FULL      max_queue generations wait, or max_queue_tokens tokens; *retry_after (may be NULL) is set to a number of
  *                 seconds, from how fast generations end now
  * DRAINING        after sched_drain or sched_stop */
@@ -168,6 +187,12 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
                          struct error *err);
 /* Ends a generation at the next step border; unknown ids (just ended) are ignored. */
 void sched_cancel(struct sched *s, uint64_t id);
+/* As sched_cancel, but a prompt that is being computed is computed to its end, so that the prefix cache
+ * has it, after everybody else's prompts. */
+void sched_abandon(struct sched *s, uint64_t id);
+/* Ends one choice, of which the caller has all it wants (a stop string), at the next step border: DONE,
+ * as if it had drawn an end token. Ignored if it has ended, or has made no token yet. */
+void sched_finish(struct sched *s, uint64_t id, uint32_t choice);
 /* A paused generation makes no tokens and goes on where it was. It keeps its pages for pause_limit_ns;
  * then it is put back in the queue, as for want of memory. One that waits is not admitted while it is
  * paused. Unknown ids are ignored. */

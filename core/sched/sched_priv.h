@@ -19,13 +19,21 @@
 #include "core/sched/sched.h"
 #include "core/sched/spsc.h"
 
-enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_PAUSE, COMMAND_STOP };
+enum command_kind {
+    COMMAND_SUBMIT,
+    COMMAND_CANCEL,
+    COMMAND_ABANDON,
+    COMMAND_FINISH,
+    COMMAND_PAUSE,
+    COMMAND_STOP
+};
 
 struct command {
     struct letter letter; /* first */
     enum command_kind kind;
     uint64_t id;
-    bool paused;
+    uint32_t choice;               /* FINISH */
+    bool paused;                   /* PAUSE */
     struct generation *generation; /* SUBMIT, with what sched_submit worked out: */
     uint32_t limit;
     bool grows;
@@ -59,7 +67,7 @@ struct sched {
     bool draining;
 
     /* the scheduler thread's */
-    struct map by_id;
+    struct map by_id; /* one of the generation's sequences; the others are its kin */
     struct queue waiting, running;
     struct fair fair;
     uint64_t next_serial;
@@ -67,6 +75,7 @@ struct sched {
     struct drawer drawer;
     struct pace pace;
     float *logits;
+    uint64_t *failed; /* ids, while the results of a step are taken */
     uint64_t last_end_ns;
     uint64_t last_trim_ns;
     uint64_t n_dropped; /* pages that the cache had given up when the stats last said so */

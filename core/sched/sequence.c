@@ -2,6 +2,7 @@
 #include "core/sched/sequence.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
@@ -15,10 +16,27 @@ struct generation *generation_new(uint64_t id, uint32_t *tokens, uint32_t n_toke
     g->tokens = tokens;
     g->n_tokens = n_tokens;
     g->max_tokens = SCHED_REST;
+    g->n_choices = 1;
     g->n_top = -1;
     g->priority = SCHED_PRIORITY_DEFAULT;
     g->arrival_ns = clock_ns();
     g->sampling = sample_params_default();
+    return g;
+}
+
+/* The same, for the k-th further choice. */
+static struct generation *copy_generation(const struct generation *from, uint32_t k)
+{
+    struct generation *g = xmalloc(sizeof(*g));
+    *g = *from;
+    g->tokens = xmalloc(g->n_tokens * sizeof(*g->tokens));
+    memcpy(g->tokens, from->tokens, g->n_tokens * sizeof(*g->tokens));
+    if (g->bias != NULL) {
+        g->bias = xmalloc(g->n_bias * sizeof(*g->bias));
+        memcpy(g->bias, from->bias, g->n_bias * sizeof(*g->bias));
+        g->sampling.bias = g->bias;
+    }
+    g->sampling.choice += k;
     return g;
 }
 
@@ -36,6 +54,8 @@ struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t li
 {
     struct sequence *s = xcalloc(1, sizeof(*s));
     list_init(&s->node);
+    list_init(&s->kin);
+    s->forks = g->n_choices - 1;
     s->id = g->id;
     s->serial = serial;
     s->generation = g;
@@ -69,6 +89,7 @@ void sequence_free(struct sequence *s, struct pages *pool)
 {
     drop_memory(s, pool);
     list_remove(&s->node);
+    list_remove(&s->kin);
     free(s->chain);
     sample_state_release(&s->history);
     s->generation->tokens = s->tokens;
@@ -149,10 +170,13 @@ bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint
     check(s->state == SEQUENCE_WAITING);
     uint32_t n = block_pages_for(positions_ahead(s, sequence_tokens(s), ahead));
     uint32_t idle = 0, hits = look_up(s, &idle, pool);
+    /* What choices share is claimed once only where the cache keeps it. */
+    s->fork_pages = n - (s->cache != NULL ? s->n_prompt / BLOCK_POSITIONS : 0);
+    uint32_t promise = n - hits + s->forks * s->fork_pages;
     /* Pages that others use are claimed already; idle ones need a promise to become claimed. */
-    if (!pages_reserve(pool, n - hits + idle))
+    if (!pages_reserve(pool, promise + idle))
         return false;
-    s->promised = n - hits + idle;
+    s->promised = promise + idle;
     s->state = SEQUENCE_PREFILL;
     s->n_seen = 0;
     block_table_init(&s->table, pool);
@@ -245,6 +269,43 @@ enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t cou
         s->promised += want;
     }
     return block_table_append(&s->table, count) ? STATUS_OK : STATUS_LOADING;
+}
+
+struct sequence *sequence_fork(struct sequence *s, uint32_t k, uint64_t serial)
+{
+    check(s->forks > 0 && s->n_made == 0 && s->n_seen == s->n_prompt);
+    struct sequence *f =
+        sequence_new(copy_generation(s->generation, k), serial, s->limit, s->grows, s->cache);
+    f->forks = 0;
+    f->choice = k;
+    list_append(&s->kin, &f->kin);
+    f->state = s->state;
+    f->started = s->started;
+    f->paused = s->paused;
+    f->paused_ns = s->paused_ns;
+    f->n_seen = s->n_seen;
+    f->n_cached = s->n_cached;
+    f->admitted_ns = s->admitted_ns;
+    block_table_fork(&f->table, &s->table);
+    f->n_shared = s->n_shared;
+    f->entry = s->entry;
+    f->promised = s->fork_pages;
+    s->promised -= s->fork_pages;
+    s->forks--;
+    return f;
+}
+
+void sequence_abandon(struct sequence *s, struct pages *pool)
+{
+    check(s->state == SEQUENCE_PREFILL && s->n_made == 0);
+    uint32_t need = block_pages_for(s->n_prompt) - s->n_shared;
+    s->abandoned = true;
+    s->paused = false;
+    s->forks = 0;
+    s->limit = 1;
+    s->grows = false;
+    pages_unreserve(pool, s->promised - need);
+    s->promised = need;
 }
 
 void sequence_preempt(struct sequence *s, struct pages *pool)

@@ -1,4 +1,4 @@
-/* sequence.h: one generation inside the scheduler: its state, its tokens and its pages.
+/* sequence.h: one choice of a generation inside the scheduler: its state, its tokens and its pages.
  *
  *      tokens   [ prompt ............ | made ......... ]
  *                n_prompt               n_made
@@ -16,7 +16,10 @@
  *
  * Pages come into the table from the cache (a prefix that somebody had before), and go into it as
  * soon as they are full. The last token is always fed, for its logits, so a lookup takes at most
- * (tokens - 1) / 32 pages. Owner: the scheduler thread. */
+ * (tokens - 1) / 32 pages.
+ *
+ * A sequence with `forks` stands for that many further choices too, until its prompt is computed
+ * (sequence_fork). Owner: the scheduler thread. */
 #ifndef SCHED_SEQUENCE_H
 #define SCHED_SEQUENCE_H
 
@@ -41,9 +44,15 @@ struct sequence {
     bool paused;
     uint64_t paused_ns; /* since when */
     bool started;       /* STARTED was sent */
+    bool abandoned;     /* only its prompt is wanted, in the cache */
 
-    struct generation *generation;
-    uint32_t *tokens; /* the generation's array, grown by what is made */
+    uint32_t choice;     /* index among the generation's */
+    struct list kin;     /* ring of the sequences of one generation */
+    uint32_t forks;      /* choices that begin where its prompt ends; 0 once they have begun */
+    uint32_t fork_pages; /* promised for each of them, in `promised` */
+
+    struct generation *generation; /* its own */
+    uint32_t *tokens;              /* the generation's array, grown by what is made */
     uint32_t tokens_cap;
     uint32_t n_prompt, n_made;
     uint32_t limit; /* tokens to make at most */
@@ -80,6 +89,16 @@ struct sequence *sequence_new(struct generation *g, uint64_t serial, uint32_t li
 /* Drops pages and promise, frees it and the generation. */
 void sequence_free(struct sequence *s, struct pages *pool);
 
+/* The k-th further choice of s, whose prompt was just computed: a sequence of the same tokens and pages,
+ * with the promise that s held for it. In no queue; among the kin. */
+struct sequence *sequence_fork(struct sequence *s, uint32_t k, uint64_t serial);
+
+/* Places among the running that it takes. */
+static inline uint32_t sequence_places(const struct sequence *s)
+{
+    return 1 + s->forks;
+}
+
 /* All tokens: prompt and made. */
 static inline uint32_t sequence_tokens(const struct sequence *s)
 {
@@ -93,8 +112,8 @@ static inline uint32_t sequence_positions_max(const struct sequence *s)
 }
 
 /* WAITING -> PREFILL: promises pages for all tokens so far and `ahead` more, or for all that it may
- * ever need, less what the cache has; those pages are its own now too. False if the pool cannot
- * promise them. */
+ * ever need, less what the cache has; those pages are its own now too. So much, less the full pages of
+ * the prompt, for each further choice as well. False if the pool cannot promise them. */
 bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint64_t now_ns);
 /* Makes positions [n_seen, n_seen + count) writable, promising more if it grows. NO_MEMORY: the
  * pool can promise no more; LOADING: the page is promised but not populated yet, try again when the
@@ -111,6 +130,9 @@ bool sequence_waits_for(struct sequence *s, struct sequence *other);
 void sequence_keep(struct sequence *s, struct pages *pool, uint64_t now_ns);
 /* How the lookup went: a word for statistics and logs. */
 const char *sequence_cache_word(struct sequence *s);
+/* From now on only its prompt is wanted: makes no choices and gives up what was promised for an answer.
+ * It must be in PREFILL. */
+void sequence_abandon(struct sequence *s, struct pages *pool);
 /* Back to WAITING: drops pages and promise, keeps the tokens. */
 void sequence_preempt(struct sequence *s, struct pages *pool);
 /* Adds a token that was drawn. */

@@ -43,40 +43,80 @@ struct generation *harness_generation(uint64_t id, uint32_t n, uint32_t max_toke
     return g;
 }
 
+struct generation *harness_choices(uint64_t id, uint32_t n, uint32_t max_tokens, uint32_t choices,
+                                   uint64_t seed)
+{
+    struct generation *g = harness_generation(id, n, max_tokens);
+    g->n_choices = choices;
+    g->sampling.temperature = 1;
+    g->sampling.seed = seed;
+    return g;
+}
+
 void harness_submit(struct harness *h, struct generation *g)
 {
     struct error err = {0};
+    ck_assert(g->id + g->n_choices <= MOST_STREAMS);
+    h->n_choices[g->id] = g->n_choices;
     ck_assert_msg(sched_submit(h->sched, g, NULL, &err) == STATUS_OK, "%s", err.text);
 }
 
 /* As ck_assert, which makes a system call even when all is well. */
 #define expect(condition) ((condition) ? (void)0 : ck_abort_msg("%s", #condition))
 
+static void end_stream(struct harness *h, struct stream *s, const struct sched_event *e)
+{
+    s->ended = true;
+    s->done = e->kind == SCHED_DONE;
+    s->end = e->end;
+    s->end_order = h->n_ended++;
+    ck_assert_int_eq(e->end.status == STATUS_OK, s->done);
+}
+
+/* FAILED ends all choices that have not ended. */
+static void end_all(struct harness *h, const struct sched_event *e)
+{
+    uint32_t tokens = 0, living = 0;
+    for (uint32_t k = 0; k < h->n_choices[e->id]; k++) {
+        struct stream *s = &h->streams[e->id + k];
+        if (s->ended)
+            continue;
+        tokens += s->n;
+        living++;
+        end_stream(h, s, e);
+    }
+    ck_assert_uint_gt(living, 0);
+    ck_assert_uint_eq(e->end.completion_tokens, tokens);
+    ck_assert(e->end.last);
+}
+
 static void take_event(struct harness *h, const struct sched_event *e)
 {
     expect(e->id < MOST_STREAMS);
-    struct stream *s = &h->streams[e->id];
-    expect(!s->ended);
+    expect(!h->over[e->id]);
+    expect(e->choice < h->n_choices[e->id] || e->kind == SCHED_FAILED);
+    struct stream *s = &h->streams[e->id + e->choice];
+    expect(!s->ended || e->kind == SCHED_FAILED);
     switch (e->kind) {
     case SCHED_STARTED:
         ck_assert(!s->started);
         s->started = true;
         break;
     case SCHED_TOKEN:
-        expect(s->started);
+        expect(h->streams[e->id].started);
         expect(e->token.index == s->n);
         expect(s->n < MOST_TOKENS);
         s->tokens[s->n++] = e->token.token;
         s->last = e->token;
         break;
     case SCHED_DONE:
-    case SCHED_FAILED:
-        s->ended = true;
-        s->done = e->kind == SCHED_DONE;
-        s->end = e->end;
-        s->end_order = h->n_ended++;
+        end_stream(h, s, e);
         ck_assert_uint_eq(e->end.completion_tokens, s->n);
-        ck_assert_int_eq(e->end.status == STATUS_OK, s->done);
+        h->over[e->id] = e->end.last;
+        break;
+    case SCHED_FAILED:
+        end_all(h, e);
+        h->over[e->id] = true;
         break;
     }
 }

@@ -27,7 +27,9 @@ struct harness {
     struct fake_engine fake;
     struct sched *sched;
     struct stats_writer *stats;
-    struct stream streams[MOST_STREAMS]; /* by id */
+    struct stream streams[MOST_STREAMS]; /* by id; a choice k: id + k */
+    uint32_t n_choices[MOST_STREAMS];    /* by id */
+    bool over[MOST_STREAMS];             /* by id: its last event came */
     uint32_t n_ended;
 };
 
@@ -54,6 +56,10 @@ void harness_gate(struct harness *h);
 void harness_at_gate(struct harness *h);
 void harness_pass(struct harness *h);
 void harness_open(struct harness *h);
+
+/* A generation of n choices as harness_generation's, drawn at temperature 1 with that seed. */
+struct generation *harness_choices(uint64_t id, uint32_t n, uint32_t max_tokens, uint32_t choices,
+                                   uint64_t seed);
 
 /* Compares with what the engine says for that prompt: n tokens, greedy. */
 void harness_expect_greedy(const struct harness *h, uint64_t id, uint32_t n_prompt);

@@ -1,6 +1,6 @@
 /* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among
- * 16 others, for every prefill chunk and number of threads, with a cold and a warm prefix cache, and
- * when it was preempted. */
+ * 16 others, for every prefill chunk and number of threads, with a cold and a warm prefix cache,
+ * when it was preempted, and as a choice among several. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void collect(struct sched *s, struct stream *streams, uint32_t n)
     struct sched_event e;
     for (;;) {
         while (sched_next_event(s, &e)) {
-            struct stream *stream = &streams[e.id];
+            struct stream *stream = &streams[e.id + e.choice];
             if (e.kind == SCHED_TOKEN)
                 stream->tokens[stream->n++] = e.token.token;
             if (e.kind == SCHED_FAILED)
@@ -112,6 +112,36 @@ static void run(struct session *m, const struct plan *plan, struct stream *strea
     sched_free(s);
 }
 
+#define CHOICES 4
+#define GROUPS (STREAMS / CHOICES)
+
+/* Generations of CHOICES choices each; apart: every choice is one of its own. */
+static void run_choices(struct session *m, const struct plan *plan, bool apart,
+                        struct stream *streams)
+{
+    struct sched_options o = {.prefill_chunk = plan->chunk,
+                              .context = CONTEXT,
+                              .max_queue = STREAMS,
+                              .trace_logits = true};
+    struct sched_engine engine = sched_engine_of(m->model, &m->kernels, m->team);
+    struct sched *s = NULL;
+    struct error err = {0};
+    memset(streams, 0, STREAMS * sizeof(*streams));
+    check(sched_create(&engine, plan->pool, NULL, &o, &s, &err) == STATUS_OK);
+    for (uint32_t id = 0; id < GROUPS * CHOICES; id += apart ? 1 : CHOICES) {
+        struct generation *g = make(id / CHOICES * CHOICES + 1, model_info(m->model)->vocab);
+        g->id = id;
+        g->sampling.choice = id % CHOICES;
+        g->n_choices = apart ? 1 : CHOICES;
+        check(sched_submit(s, g, NULL, &err) == STATUS_OK);
+        if (apart)
+            collect(s, streams, 1);
+    }
+    if (!apart)
+        collect(s, streams, GROUPS * CHOICES);
+    sched_free(s);
+}
+
 static void open_model(struct session *m, const char *path, enum kv_type type, uint32_t threads)
 {
     struct error err = {0};
@@ -140,7 +170,7 @@ static int compare(const struct stream *alone, const struct stream *streams, con
 static int test_file(const char *path, enum kv_type type, const char *type_name)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
-    static struct stream alone[STREAMS], streams[STREAMS];
+    static struct stream alone[STREAMS], streams[STREAMS], choices[STREAMS];
     int bad = 0;
     for (uint32_t threads = 1; threads <= 2; threads++) {
         struct session m;
@@ -166,6 +196,11 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
                      together ? "together" : "alone");
             bad += compare(alone, streams, what);
         }
+        run_choices(&m, &(struct plan){.pool = m.pool, .chunk = 512}, true, choices);
+        run_choices(&m, &(struct plan){.pool = m.pool, .chunk = 7}, false, streams);
+        check(choices[0].end.logits_hash != choices[1].end.logits_hash);
+        snprintf(what, sizeof(what), "kv %s, %u threads, choices", type_name, threads);
+        bad += compare(choices, streams, what);
         session_close(&m);
     }
     return bad;
