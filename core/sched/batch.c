@@ -83,11 +83,15 @@ void pace_learn(struct pace *p, const struct batch *b, uint64_t ns)
                 ((double)ns - decode) / b->n_prefill);
 }
 
-/* Appends the next count tokens of s, whose positions are writable. */
-static void add_member(struct batch *b, struct sequence *s, uint32_t count)
+/* Appends the next count tokens of s, and n_drafts of its draft behind them; their positions are
+ * writable. */
+static void add_member(struct batch *b, struct sequence *s, uint32_t count, uint32_t n_drafts)
 {
     struct batch_member *m = &b->members[b->n_members];
-    *m = (struct batch_member){s, count, s->n_seen + count == sequence_tokens(s)};
+    *m = (struct batch_member){.sequence = s,
+                               .count = count + n_drafts,
+                               .draws = s->n_seen + count == sequence_tokens(s),
+                               .n_drafts = n_drafts};
     b->sequences[b->n_members] =
         (struct step_sequence){.pages = s->table.ids, .n_pages = s->table.n_pages};
     for (uint32_t i = 0; i < count; i++) {
@@ -96,9 +100,17 @@ static void add_member(struct batch *b, struct sequence *s, uint32_t count)
             .token = s->tokens[position], .position = position, .sequence = b->n_members};
     }
     b->tokens[b->n_tokens - 1].logits = m->draws;
-    for (uint32_t k = 0; m->draws && k <= s->forks; k++)
-        b->draws[b->n_draws++] = (struct batch_draw){.member = m, .row = b->n_rows, .fork = k};
-    b->n_rows += m->draws;
+    for (uint32_t i = 0; i < n_drafts; i++)
+        b->tokens[b->n_tokens++] = (struct step_token){.token = s->draft->draft.tokens[i],
+                                                       .position = s->n_seen + count + i,
+                                                       .sequence = b->n_members,
+                                                       .logits = true};
+    for (uint32_t k = 0; m->draws && k <= s->forks; k++) {
+        b->draws[b->n_draws++] =
+            (struct batch_draw){.member = m, .row = b->n_rows, .slot = b->n_slots, .fork = k};
+        b->n_slots += 1 + n_drafts;
+    }
+    b->n_rows += m->draws ? 1 + n_drafts : 0;
     b->n_members++;
 }
 
@@ -136,8 +148,10 @@ static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queu
         struct list *before = it->prev;
         if (s->state == SEQUENCE_DECODE && !s->paused &&
             extend_decode(b, s, running, waiting, pool, ahead, &preempted)) {
-            add_member(b, s, 1);
+            uint32_t n_drafts = sequence_extend_draft(s);
+            add_member(b, s, 1, n_drafts);
             b->n_decodes++;
+            b->n_drafts += n_drafts;
         }
         next = before->next == it ? it->next : before->next;
     }
@@ -192,7 +206,7 @@ static void plan_prefill(struct batch *b, struct queue *running, struct pages *p
         enum status status = sequence_extend(s, pool, count, 0);
         check(status != STATUS_NO_MEMORY);
         if (status == STATUS_OK) {
-            add_member(b, s, count);
+            add_member(b, s, count, 0);
             b->n_prefill += count;
             budget -= count;
         } else {
@@ -205,7 +219,8 @@ uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waitin
                     struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
                     uint32_t ahead, uint64_t now_ns)
 {
-    b->n_tokens = b->n_members = b->n_rows = b->n_draws = b->n_decodes = b->n_prefill = 0;
+    b->n_tokens = b->n_members = b->n_rows = b->n_draws = b->n_slots = 0;
+    b->n_decodes = b->n_drafts = b->n_prefill = 0;
     b->waits = false;
     uint32_t preempted = plan_decodes(b, running, waiting, pool, ahead);
     plan_prefill(b, running, pool, pace_budget(pace, prefill_chunk, b->n_decodes), now_ns);

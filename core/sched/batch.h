@@ -1,8 +1,9 @@
 /* batch.h: what runs in a step.
  *
- *      tokens   | a | b | d | c c c c c c c c c | e e e |
+ *      tokens   | a | b b' b'' | d | c c c c c c c c c | e e e |
  *                 decodes, one token each   prefill chunks, in fair.h's order
- *      rows       0   1   2                 3     -        logits rows of the tokens that want one
+ *                 and its drafts
+ *      rows       0   1 2  3     4                   5     -    logits rows of the tokens that want one
  *
  * A prompt whose next page another one is filling sits out until that page is in the prefix cache.
  *
@@ -39,13 +40,16 @@ struct pace {
 struct batch_member {
     struct sequence *sequence;
     uint32_t count; /* tokens in this step */
-    bool draws;     /* its last token's row of logits gives a token */
+    bool draws; /* its last token's row of logits gives a token, and so do those of its drafts */
+    uint32_t n_drafts; /* of the tokens, guesses that follow the sequence's own last one */
+    uint32_t n_drawn;  /* out, by the drawer: 1 and the drafts that were right */
 };
 
 /* A token to be drawn. */
 struct batch_draw {
     struct batch_member *member;
-    uint32_t row;
+    uint32_t row;  /* the first; one more for each draft of the member */
+    uint32_t slot; /* of the first token in what was drawn, as many */
     uint32_t fork; /* for the member's so many-th further choice; 0: its own */
 };
 
@@ -55,9 +59,9 @@ struct batch {
     struct batch_member *members;
     struct batch_draw *draws; /* in the order of the rows */
     struct sequence **order;  /* those that prefill */
-    uint32_t n_tokens, n_members, n_rows, n_draws;
-    uint32_t n_decodes, n_prefill; /* tokens of each kind */
-    bool waits;                    /* somebody was left out because a page is not populated yet */
+    uint32_t n_tokens, n_members, n_rows, n_draws, n_slots;
+    uint32_t n_decodes, n_drafts, n_prefill; /* tokens of each kind */
+    bool waits; /* somebody was left out because a page is not populated yet */
     uint32_t max_tokens, max_members;
 };
 

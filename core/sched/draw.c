@@ -6,11 +6,11 @@
 #include "core/kernels/team.h"
 #include "core/model/hash.h"
 
-void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_draws,
+void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_slots,
                  const uint32_t *eog, uint32_t n_eog, bool trace)
 {
     *d = (struct drawer){.engine = engine, .eog = eog, .n_eog = n_eog, .trace = trace};
-    d->drawn = xcalloc(max_draws, sizeof(*d->drawn));
+    d->drawn = xcalloc(max_slots, sizeof(*d->drawn));
     d->samplers = xcalloc(team_size(engine->team), sizeof(*d->samplers));
     for (uint32_t i = 0; i < team_size(engine->team); i++)
         d->samplers[i] = sampler_create(engine->kernels, engine->n_vocab);
@@ -32,23 +32,18 @@ static bool is_end(const struct drawer *d, uint32_t token)
     return false;
 }
 
-static void draw(struct drawer *d, uint32_t i, struct sampler *sampler)
+/* Draws from one row, for the token at `position`. hash: chain of the rows before it. */
+static void draw_row(const struct drawer *d, struct sampler *sampler, const struct sequence *s,
+                     const struct sample_params *params, const float *logits, uint32_t position,
+                     uint64_t hash, struct drawn *out)
 {
-    const struct batch_draw *what = &d->batch->draws[i];
-    const struct sequence *s = what->member->sequence;
     const struct generation *g = s->generation;
-    const float *logits = d->logits + (size_t)what->row * d->engine->logits_stride;
-    struct sample_params params = g->sampling;
-    struct drawn *out = &d->drawn[i];
-    if (d->batch->sequences[what->member - d->batch->members].failed)
-        return;
-    params.choice += what->fork;
-    out->token = sampler_draw(sampler, &params, s->needs_history ? &s->history : NULL, NULL, logits,
-                              sequence_tokens(s));
+    out->token = sampler_draw(sampler, params, s->needs_history ? &s->history : NULL, NULL, logits,
+                              position);
     out->ends = !g->ignore_eos && is_end(d, out->token);
     out->logprob = 0;
     out->n_top = 0;
-    out->hash = s->hash;
+    out->hash = hash;
     if (out->ends)
         return;
     if (g->n_top >= 0) {
@@ -58,7 +53,33 @@ static void draw(struct drawer *d, uint32_t i, struct sampler *sampler)
             out->n_top = sampler_top(sampler, logits, log_sum, (uint32_t)g->n_top, out->top);
     }
     if (d->trace)
-        out->hash = logits_hash(s->hash, logits, d->engine->n_vocab);
+        out->hash = logits_hash(hash, logits, d->engine->n_vocab);
+}
+
+static void draw(struct drawer *d, uint32_t i, struct sampler *sampler)
+{
+    const struct batch_draw *what = &d->batch->draws[i];
+    struct batch_member *m = what->member;
+    struct sequence *s = m->sequence;
+    struct sample_params params = s->generation->sampling;
+    struct drawn *out = &d->drawn[what->slot];
+    if (d->batch->sequences[m - d->batch->members].failed)
+        return;
+    params.choice += what->fork;
+    uint64_t hash = s->hash;
+    for (uint32_t k = 0;; k++) {
+        const float *logits = d->logits + (size_t)(what->row + k) * d->engine->logits_stride;
+        draw_row(d, sampler, s, &params, logits, sequence_tokens(s) + k, hash, &out[k]);
+        if (k == m->n_drafts || out[k].ends || out[k].token != s->draft->draft.tokens[k]) {
+            /* Choices of one member have no drafts and all say 1. */
+            if (what->fork == 0)
+                m->n_drawn = k + 1;
+            return;
+        }
+        if (s->needs_history)
+            sample_state_add(&s->history, &params, out[k].token, true);
+        hash = out[k].hash;
+    }
 }
 
 static void draw_share(void *arg, struct team_member *me)

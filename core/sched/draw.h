@@ -22,7 +22,7 @@ struct drawn {
 struct drawer {
     const struct sched_engine *engine;
     struct sampler **samplers; /* one a thread of the team */
-    struct drawn *drawn;       /* one a draw of the batch */
+    struct drawn *drawn;       /* by slot of the batch */
     const uint32_t *eog;       /* borrowed */
     uint32_t n_eog;
     bool trace;
@@ -30,10 +30,11 @@ struct drawer {
     const float *logits;
 };
 
-void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_draws,
+void drawer_init(struct drawer *d, const struct sched_engine *engine, uint32_t max_slots,
                  const uint32_t *eog, uint32_t n_eog, bool trace);
 void drawer_release(struct drawer *d);
-/* Does every draw of the batch whose sequence did not fail, into d->drawn. */
+/* Does every draw of the batch whose sequence did not fail, into d->drawn. Where there are drafts:
+ * until one is not what was drawn; what was is put into the history that the next draw sees. */
 void drawer_run(struct drawer *d, const struct batch *b, const float *logits);
 
 #endif

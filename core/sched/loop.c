@@ -13,6 +13,8 @@
 #include "core/base/log.h"
 #include "core/kernels/kernels.h"
 #include "core/sched/sched_priv.h"
+#include "core/sched/verify.h"
+#include "core/spec/spec.h"
 #include "core/stats/writer.h"
 
 #define TRIM_EVERY_NS 1000000000u
@@ -61,6 +63,7 @@ static void remove_sequence(struct sched *s, struct sequence *q)
     if (q->admitted_ns == 0)
         atomic_fetch_sub(&s->queued_tokens, q->n_prompt);
     fair_leave(&s->fair, q);
+    verify_leave(s, q);
     sequence_free(q, s->pool);
 }
 
@@ -79,6 +82,8 @@ static void put_end(struct sched *s, const struct sequence *q, enum status statu
         .prompt_tokens = q->n_prompt,
         .cached_tokens = q->n_cached,
         .completion_tokens = q->n_made,
+        .drafted_tokens = q->draft != NULL ? q->draft->drafted : 0,
+        .accepted_tokens = q->draft != NULL ? q->draft->accepted : 0,
         .queue_ns = since(q->generation->arrival_ns, q->admitted_ns != 0 ? q->admitted_ns : now),
         .prefill_ns = since(q->admitted_ns, q->first_ns != 0 ? q->first_ns : now),
         .decode_ns = since(q->first_ns, q->last_ns),
@@ -128,6 +133,7 @@ static void submit(struct sched *s, const struct command *c)
     check(map_set(&s->by_id, q->id, q) == NULL);
     queue_add(&s->waiting, q);
     fair_join(&s->fair, q);
+    verify_join(s, q);
     /* In this order: for a moment it counts twice, never not at all. */
     atomic_store(&s->n_queued, s->waiting.count);
     atomic_fetch_add(&s->n_received, 1);
@@ -312,7 +318,7 @@ static void announce(struct sched *s)
     }
 }
 
-static void run_step(struct sched *s)
+static uint64_t run_step(struct sched *s)
 {
     struct batch *b = &s->batch;
     struct step step = {.tokens = b->tokens,
@@ -324,13 +330,15 @@ static void run_step(struct sched *s)
     s->engine.step(s->engine.data, &step, s->logits);
     drawer_run(&s->drawer, b, s->logits);
     uint64_t ns = clock_ns() - start;
-    pace_learn(&s->pace, b, ns);
+    if (b->n_drafts == 0)
+        pace_learn(&s->pace, b, ns);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_steps_total, 1);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_tokens_total, b->n_tokens);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_sequences_total, b->n_members);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_prefilled_tokens_total, b->n_prefill);
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_time, ns);
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_tokens, b->n_tokens);
+    return ns;
 }
 
 /* A token that was drawn: TOKEN, and DONE where it is the last. */
@@ -366,35 +374,65 @@ static void begin_choices(struct sched *s, struct sequence *q, const struct draw
         struct sequence *f = sequence_fork(q, k, q->serial + k);
         queue_add(&s->running, f);
         fair_join(&s->fair, f);
+        verify_join(s, f);
         emit(s, f, &drawn[k - 1], now);
     }
 }
 
-static void take_results(struct sched *s)
+/* The sequence goes on from the start of its text, later. */
+static void put_back(struct sched *s, struct sequence *q)
+{
+    queue_remove(&s->running, q);
+    sequence_preempt(q, s->pool);
+    queue_add(&s->waiting, q);
+    stats_add(s->stats, STATS_CELL_SCHED, STAT_preemptions_total, 1);
+}
+
+/* What the step did for one member that did not fail; returns the tokens that it made. */
+static uint32_t take_member(struct sched *s, struct batch_member *m, const struct drawn *drawn,
+                            uint64_t now)
+{
+    struct sequence *q = m->sequence;
+    uint32_t right = m->n_drafts > 0 ? m->n_drawn - 1 : 0, fed = m->count - m->n_drafts + right;
+    verify_learn(s, m, right);
+    /* None of these ends it: drafts leave room for one token behind them. */
+    for (uint32_t k = 0; k < right; k++)
+        emit(s, q, &drawn[k], now);
+    fair_serve(q, fed, q->state == SEQUENCE_DECODE);
+    sequence_advance(q, fed);
+    sequence_keep(q, s->pool, now);
+    if (m->draws && q->abandoned) {
+        fail(s, q, STATUS_CANCELLED);
+    } else if (m->draws) {
+        begin_choices(s, q, drawn + 1, now);
+        emit(s, q, drawn + right, now);
+    }
+    return right + 1;
+}
+
+/* Returns the tokens that those which decode made. */
+static uint32_t take_results(struct sched *s)
 {
     struct batch *b = &s->batch;
     uint64_t now = clock_ns();
-    uint32_t n_failed = 0;
+    uint32_t n_failed = 0, n_made = 0;
     const struct drawn *drawn = s->drawer.drawn;
     for (uint32_t i = 0; i < b->n_members; i++) {
         struct batch_member *m = &b->members[i];
         struct sequence *q = m->sequence;
-        uint32_t n_drawn = m->draws ? sequence_places(q) : 0;
-        q->n_seen += m->count;
-        fair_serve(q, m->count, q->state == SEQUENCE_DECODE);
-        if (b->sequences[i].failed) {
+        uint32_t n_slots = m->draws ? sequence_places(q) + m->n_drafts : 0;
+        if (!b->sequences[i].failed) {
+            bool decodes = q->state == SEQUENCE_DECODE;
+            uint32_t made = take_member(s, m, drawn, now);
+            n_made += decodes ? made : 0;
+        } else if (m->n_drafts > 0) {
+            verify_leave(s, q);
+            put_back(s, q);
+        } else {
             stats_add(s->stats, STATS_CELL_SCHED, STAT_non_finite_total, 1);
             s->failed[n_failed++] = q->id;
-        } else {
-            sequence_keep(q, s->pool, now);
-            if (m->draws && q->abandoned) {
-                fail(s, q, STATUS_CANCELLED);
-            } else if (m->draws) {
-                begin_choices(s, q, drawn + 1, now);
-                emit(s, q, drawn, now);
-            }
         }
-        drawn += n_drawn;
+        drawn += n_slots;
     }
     /* Last, because it ends choices that may be members, too. */
     for (uint32_t i = 0; i < n_failed; i++) {
@@ -402,6 +440,7 @@ static void take_results(struct sched *s)
         if (q != NULL)
             fail(s, q, STATUS_NON_FINITE);
     }
+    return n_made;
 }
 
 /* Sleeps until there are commands or pages, or for SLEEP_MS. */
@@ -422,12 +461,8 @@ static void put_back_paused(struct sched *s, uint64_t now)
     queue_each(it, tmp, &s->running)
     {
         struct sequence *q = queue_entry(it);
-        if (!q->paused || now < q->paused_ns + s->options.pause_limit_ns)
-            continue;
-        queue_remove(&s->running, q);
-        sequence_preempt(q, s->pool);
-        queue_add(&s->waiting, q);
-        stats_add(s->stats, STATS_CELL_SCHED, STAT_preemptions_total, 1);
+        if (q->paused && now >= q->paused_ns + s->options.pause_limit_ns)
+            put_back(s, q);
     }
 }
 
@@ -444,11 +479,12 @@ static void trim(struct sched *s)
 }
 
 /* Whether a turn's events fit the queue whatever happens: an end for all that live or may be
- * submitted and cancelled at once; STARTED, TOKEN and DONE for all that may run. */
+ * submitted and cancelled at once; STARTED, TOKEN and DONE for all that may run, TOKEN for their drafts. */
 static bool has_room(struct sched *s)
 {
     uint32_t living = s->running.count + s->waiting.count;
-    return spsc_room(&s->events) > living + s->options.max_queue + 3 * s->options.max_running + 1;
+    return spsc_room(&s->events) > living + s->options.max_queue + 3 * s->options.max_running +
+                                       (s->options.spec != NULL ? SPEC_STEP_MAX : 0) + 1;
 }
 
 static void turn(struct sched *s)
@@ -457,6 +493,7 @@ static void turn(struct sched *s)
     take_commands(s);
     trim(s);
     admit(s);
+    verify_propose(s);
     uint32_t preempted =
         batch_plan(&s->batch, &s->running, &s->waiting, s->pool, &s->pace, s->options.prefill_chunk,
                    s->options.reserve_tokens, clock_ns());
@@ -467,8 +504,9 @@ static void turn(struct sched *s)
     }
     announce(s);
     show_counts(s);
-    run_step(s);
-    take_results(s);
+    uint64_t ns = run_step(s);
+    uint32_t n_made = take_results(s);
+    verify_settle(s, n_made, ns);
     show_counts(s);
     publish(s);
 }

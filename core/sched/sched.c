@@ -9,6 +9,7 @@
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
 #include "core/sched/sched_priv.h"
+#include "core/spec/spec.h"
 #include "core/stats/writer.h"
 
 #define RESERVE_TOKENS 256u
@@ -45,6 +46,7 @@ static void release(struct sched *s)
     batch_release(&s->batch);
     drawer_release(&s->drawer);
     free(s->logits);
+    free(s->texts);
     free(s->failed);
     free(s->eog);
     free(s);
@@ -83,17 +85,17 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
     queue_init(&s->waiting);
     queue_init(&s->running);
     s->running.by_priority = true;
+    uint32_t rows = s->options.max_running + (s->options.spec != NULL ? SPEC_STEP_MAX : 0);
     batch_init(&s->batch, s->engine.max_tokens, s->options.max_running);
-    drawer_init(&s->drawer, &s->engine, s->options.max_running, s->eog, s->options.n_eog,
-                s->options.trace_logits);
+    drawer_init(&s->drawer, &s->engine, rows, s->eog, s->options.n_eog, s->options.trace_logits);
     /* Not zeroed: only the rows that are used ever take memory. */
-    s->logits =
-        aligned_alloc(64, (size_t)s->options.max_running * s->engine.logits_stride * sizeof(float));
+    s->logits = aligned_alloc(64, (size_t)rows * s->engine.logits_stride * sizeof(float));
     check(s->logits != NULL);
+    s->texts = xcalloc(s->options.max_running, sizeof(*s->texts));
     s->failed = xcalloc(s->options.max_running, sizeof(*s->failed));
     /* Room for several turns of events of everybody: the loop may be late without holding up a
      * step. */
-    spsc_init(&s->events, 6 * s->options.max_running + 4 * s->options.max_queue + 64,
+    spsc_init(&s->events, 6 * s->options.max_running + 4 * (s->options.max_queue + SPEC_STEP_MAX),
               sizeof(struct sched_event));
     bool bells = doorbell_init(&s->bell);
     bells = doorbell_init(&s->event_bell) && bells;

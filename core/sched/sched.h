@@ -67,6 +67,7 @@
 #include "core/sched/engine.h"
 
 struct sched;
+struct spec;
 struct stats_writer;
 
 #define SCHED_PRIORITY_MAX 9u
@@ -86,7 +87,8 @@ struct sched_options {
     uint64_t cache_idle_ns;    /* cached pages that nobody used for so long go; 0: 300 s */
     int nice;                  /* > 0: the thread runs as SCHED_BATCH with that niceness */
     bool trace_logits;         /* hash the row of every token made (CONTRACTS: logits hash) */
-    const uint32_t *eog;       /* tokens that end a generation; copied */
+    struct spec *spec;   /* drafts for all generations; NULL: none. Must outlive the scheduler */
+    const uint32_t *eog; /* tokens that end a generation; copied */
     unsigned n_eog;
 };
 
@@ -139,12 +141,14 @@ struct sched_end {
     uint32_t prompt_tokens;
     uint32_t cached_tokens;
     uint32_t
-        completion_tokens; /* TOKEN events of the choice (FAILED: of all that lived); an end token
+        completion_tokens;   /* TOKEN events of the choice (FAILED: of all that lived); an end token
                                    that was drawn is none */
-    uint64_t queue_ns;     /* arrival to admission */
-    uint64_t prefill_ns;   /* admission to first token */
-    uint64_t decode_ns;    /* first token to last */
-    uint64_t logits_hash;  /* of the last TOKEN event */
+    uint32_t drafted_tokens; /* guessed for it and verified */
+    uint32_t accepted_tokens; /* of those, the ones that were right: so many came without a step */
+    uint64_t queue_ns;        /* arrival to admission */
+    uint64_t prefill_ns;      /* admission to first token */
+    uint64_t decode_ns;       /* first token to last */
+    uint64_t logits_hash;     /* of the last TOKEN event */
 };
 
 struct sched_event {

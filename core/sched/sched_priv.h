@@ -74,6 +74,7 @@ struct sched {
     struct batch batch;
     struct drawer drawer;
     struct pace pace;
+    struct draft_text **texts; /* of the step: those that decode */
     float *logits;
     uint64_t *failed; /* ids, while the results of a step are taken */
     uint64_t last_end_ns;

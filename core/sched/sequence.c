@@ -271,6 +271,25 @@ enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t cou
     return block_table_append(&s->table, count) ? STATUS_OK : STATUS_LOADING;
 }
 
+uint32_t sequence_extend_draft(struct sequence *s)
+{
+    if (s->draft == NULL)
+        return 0;
+    uint32_t n = s->draft->draft.n, used = s->table.n_positions;
+    uint32_t fits = (s->n_shared + s->promised) * BLOCK_POSITIONS - used;
+    n = n < fits ? n : fits;
+    if (n > 0 && !block_table_append(&s->table, n))
+        n = 0;
+    s->draft->draft.n = n;
+    return n;
+}
+
+void sequence_advance(struct sequence *s, uint32_t n)
+{
+    s->n_seen += n;
+    block_table_truncate(&s->table, s->n_seen);
+}
+
 struct sequence *sequence_fork(struct sequence *s, uint32_t k, uint64_t serial)
 {
     check(s->forks > 0 && s->n_made == 0 && s->n_seen == s->n_prompt);
@@ -311,6 +330,8 @@ void sequence_abandon(struct sequence *s, struct pages *pool)
 void sequence_preempt(struct sequence *s, struct pages *pool)
 {
     drop_memory(s, pool);
+    if (s->draft != NULL)
+        s->draft->draft.n = 0;
     s->state = SEQUENCE_WAITING;
     s->n_seen = 0;
 }
@@ -324,6 +345,6 @@ void sequence_add(struct sequence *s, uint32_t token)
     }
     s->tokens[n] = token;
     s->n_made++;
-    if (s->needs_history)
+    if (s->needs_history && s->history.n_tokens == n)
         sample_state_add(&s->history, &s->generation->sampling, token, true);
 }

@@ -31,6 +31,7 @@
 #include "core/base/list.h"
 #include "core/model/sample.h"
 #include "core/sched/sched.h"
+#include "core/spec/drafter.h"
 
 struct tenant;
 
@@ -77,6 +78,8 @@ struct sequence {
     uint32_t n_shared;          /* pages of the table, from the first, that the cache has */
     struct prefix_entry *entry; /* the last of them */
 
+    struct draft_text *draft; /* NULL: nothing is guessed for it; verify.h */
+
     struct sample_state history; /* kept only where the penalties need it */
     bool needs_history;
     uint64_t hash; /* of the rows of all tokens made */
@@ -119,6 +122,12 @@ bool sequence_admit(struct sequence *s, struct pages *pool, uint32_t ahead, uint
  * pool can promise no more; LOADING: the page is promised but not populated yet, try again when the
  * pool wakes us. */
 enum status sequence_extend(struct sequence *s, struct pages *pool, uint32_t count, uint32_t ahead);
+/* After that: makes the positions of its draft writable too, or of as much of it as is promised and
+ * there; cuts the draft to that. Returns its length. */
+uint32_t sequence_extend_draft(struct sequence *s);
+/* n more of its tokens, of those that a step was given, count as seen; positions behind them are
+ * forgotten. */
+void sequence_advance(struct sequence *s, uint32_t n);
 /* Pages of its tokens that an admission would find in the cache now. */
 uint32_t sequence_cached_pages(struct sequence *s);
 /* Takes the pages behind its own that others have finished in the meantime. */
@@ -135,7 +144,7 @@ const char *sequence_cache_word(struct sequence *s);
 void sequence_abandon(struct sequence *s, struct pages *pool);
 /* Back to WAITING: drops pages and promise, keeps the tokens. */
 void sequence_preempt(struct sequence *s, struct pages *pool);
-/* Adds a token that was drawn. */
+/* Adds a token that was drawn. (The history has it already where it was a draft.) */
 void sequence_add(struct sequence *s, uint32_t token);
 
 #endif

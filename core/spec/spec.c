@@ -51,7 +51,12 @@ void spec_propose(struct spec *s, struct draft_text **texts, uint32_t n, uint32_
     if (budget > 0 && n > 0) {
         for (uint32_t i = 0; i < s->n_drafters; i++)
             s->drafters[i]->propose(s->drafters[i], texts, n, &s->controller);
-        controller_plan(&s->controller, texts, n, budget);
+        if (!s->always)
+            controller_plan(&s->controller, texts, n, budget);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        texts[i]->draft.n = texts[i]->draft.n < budget ? texts[i]->draft.n : budget;
+        budget -= texts[i]->draft.n;
     }
     s->draft_ns = (double)(clock_ns() - start);
 }

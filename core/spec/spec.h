@@ -16,12 +16,13 @@
 #include "core/spec/controller.h"
 #include "core/spec/drafter.h"
 
-#define SPEC_STEP_MOST 64u /* drafted tokens of a step at most */
+#define SPEC_STEP_MAX 64u /* drafted tokens of a step at most */
 
 struct spec {
     struct controller controller;
     struct drafter *drafters[3];
     uint32_t n_drafters;
+    bool always;     /* drafts are verified whole, whatever that costs: for tests of exactness */
     double draft_ns; /* what the last spec_propose took */
 };
 

@@ -76,6 +76,8 @@ static void put(struct store *s, const struct siphash *salt, uint32_t token)
 static void finish(struct drafter *d, struct draft_text *t)
 {
     struct store *s = (struct store *)d;
+    if (t->n_tokens == t->n_prompt)
+        return;
     uint32_t begin = t->n_prompt > STORE_LEAST ? t->n_prompt - STORE_LEAST : 0;
     if (t->n_tokens - begin > STORE_TOKENS / 4)
         begin = t->n_tokens - STORE_TOKENS / 4;

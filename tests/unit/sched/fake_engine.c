@@ -61,9 +61,9 @@ static void fake_step(void *data, const struct step *step, float *logits)
         const struct step_token *t = &step->tokens[i];
         struct step_sequence *s = &step->sequences[t->sequence];
         uint64_t *at = place(step, s, t->position);
-        expect(*at == 0); /* never fed before */
+        expect(*at == 0 || f->rewrites); /* never fed before */
         *at = number_of(t->token, t->position);
-        s->failed |= t->token == FAKE_BAD_TOKEN;
+        s->failed |= t->token == FAKE_BAD_TOKEN || (f->poison != 0 && t->token == f->poison);
         if (!t->logits)
             continue;
         uint64_t state = 0;

@@ -34,6 +34,8 @@ struct fake_engine {
     _Atomic uint32_t steps, last_tokens, last_sequences, most_sequences;
     _Atomic uint64_t tokens;
     uint64_t step_ns; /* time a step takes */
+    bool rewrites;    /* positions may be fed again: drafts that were wrong */
+    uint32_t poison;  /* a token that makes its sequence not finite, for one step; 0: none */
 };
 
 /* limit: bytes of KV memory in pages of page_bytes. threads: of the team. */

@@ -1,6 +1,6 @@
 /* Exactness with a real model: tokens and logits hashes of a generation are the same alone, among
  * 16 others, for every prefill chunk and number of threads, with a cold and a warm prefix cache,
- * when it was preempted, and as a choice among several. */
+ * when it was preempted, as a choice among several, and with drafts that are right, wrong or both. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,9 @@
 #include "core/base/xalloc.h"
 #include "core/model/session.h"
 #include "core/sched/sched.h"
+#include "core/spec/ngram.h"
+#include "core/spec/spec.h"
+#include "core/spec/store.h"
 #include "core/stats/writer.h"
 
 #define STREAMS 17
@@ -36,7 +39,80 @@ static struct generation *make(uint64_t id, uint32_t vocab)
     g->sampling.seed = id + 99;
     if (id % 4 == 1)
         g->sampling.frequency_penalty = 0.3f;
+    if (id % 5 == 1)
+        g->sampling.top_k = 20;
+    if (id % 5 == 2)
+        g->sampling.presence_penalty = 0.5f;
+    if (id % 7 == 3)
+        g->sampling.top_p = 0.9f;
+    if (id % 7 == 5)
+        g->sampling.min_p = 0.05f;
+    if (id % 6 == 4) {
+        g->sampling.repetition_penalty = 1.2f;
+        g->sampling.last_n = 16;
+    }
+    if (id % 8 == 3) {
+        g->n_bias = 1;
+        g->bias = xmalloc(sizeof(*g->bias));
+        *g->bias = (struct logit_bias){.token = 7, .bias = 2};
+    }
     return g;
+}
+
+/* A drafter that knows how the streams go on when they run alone, and is wrong now and then. */
+struct seer {
+    struct drafter drafter;
+    const struct stream *alone;
+    uint32_t vocab, wrong_every, n_asked;
+};
+
+static void see(struct drafter *d, struct draft_text **texts, uint32_t n,
+                const struct controller *c)
+{
+    struct seer *seer = (struct seer *)d;
+    (void)c;
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_text *t = texts[i];
+        for (uint64_t id = 0; id < STREAMS && t->draft.n == 0; id++) {
+            struct generation *g = make(id, seer->vocab);
+            const struct stream *s = &seer->alone[id];
+            uint32_t made = t->n_tokens - t->n_prompt;
+            bool same = g->n_tokens == t->n_prompt && made <= s->n &&
+                        memcmp(t->tokens, g->tokens, t->n_prompt * sizeof(*g->tokens)) == 0 &&
+                        memcmp(t->tokens + t->n_prompt, s->tokens, made * sizeof(*g->tokens)) == 0;
+            for (uint32_t k = made; same && k < s->n && t->draft.n < t->most; k++)
+                draft_add(&t->draft,
+                          seer->n_asked++ % seer->wrong_every == 0 ? s->tokens[k] ^ 1
+                                                                   : s->tokens[k],
+                          DRAFT_TEXT_4);
+            generation_free(g);
+        }
+    }
+}
+
+static void free_seer(struct drafter *d)
+{
+    free(d);
+}
+
+/* One that is right all the time but for one token in wrong_every; 0: the lookup in texts. */
+static struct spec *make_spec(const struct stream *alone, uint32_t vocab, uint32_t wrong_every)
+{
+    struct spec *spec = spec_create();
+    spec->always = true;
+    if (wrong_every == 0) {
+        spec_add(spec, ngram_drafter());
+        spec_add(spec, store_drafter());
+        return spec;
+    }
+    struct seer *seer = xcalloc(1, sizeof(*seer));
+    *seer = (struct seer){.drafter = {.name = "seer", .propose = see, .free = free_seer},
+                          .alone = alone,
+                          .vocab = vocab,
+                          .wrong_every = wrong_every,
+                          .n_asked = 1};
+    spec_add(spec, &seer->drafter);
+    return spec;
 }
 
 static void sleep_on_events(struct sched *s)
@@ -76,6 +152,7 @@ struct plan {
     bool warm;     /* every generation twice; the second time counts */
     bool no_cache;
     struct stats_writer *stats;
+    struct spec *spec;
 };
 
 static void run(struct session *m, const struct plan *plan, struct stream *streams)
@@ -86,6 +163,7 @@ static void run(struct session *m, const struct plan *plan, struct stream *strea
                               .max_queue = STREAMS,
                               .reserve_tokens = 32,
                               .no_cache = plan->no_cache,
+                              .spec = plan->spec,
                               .trace_logits = true,
                               .eog = eog,
                               .n_eog = 1};
@@ -167,6 +245,46 @@ static int compare(const struct stream *alone, const struct stream *streams, con
     return bad;
 }
 
+/* With drafts: verified among all others, alone after one another, with a cold and a warm cache. */
+static int test_drafts(struct session *m, const struct stream *alone, const char *type_name)
+{
+    static const uint32_t wrong_every[] = {0, 1, 3, 1000000};
+    static struct stream streams[STREAMS];
+    int bad = 0;
+    for (unsigned w = 0; w < 4; w++) {
+        for (int together = 0; together < 2; together++) {
+            char what[128];
+            struct plan plan = {.pool = m->pool,
+                                .chunk = 64,
+                                .together = together,
+                                .warm = w == 2,
+                                .stats = stats_writer_anonymous(),
+                                .spec =
+                                    make_spec(alone, model_info(m->model)->vocab, wrong_every[w])};
+            run(m, &plan, streams);
+            uint64_t drafted = stats_value(plan.stats, STAT_draft_tokens_total);
+            uint64_t right = stats_value(plan.stats, STAT_draft_accepted_total);
+            snprintf(what, sizeof(what), "kv %s, drafts with one in %u wrong, %llu of %llu, %s",
+                     type_name, wrong_every[w], (unsigned long long)right,
+                     (unsigned long long)drafted, together ? "together" : "alone");
+            bad += compare(alone, streams, what);
+            if (drafted == 0 || (wrong_every[w] == 1000000) != (right == drafted)) {
+                printf("FAIL: %s\n", what);
+                bad++;
+            }
+            uint64_t all = 0, accepted = 0;
+            for (int i = 0; i < STREAMS; i++) {
+                all += streams[i].end.drafted_tokens;
+                accepted += streams[i].end.accepted_tokens;
+            }
+            check(plan.warm || (all == drafted && accepted == right));
+            stats_writer_free(plan.stats);
+            spec_free(plan.spec);
+        }
+    }
+    return bad;
+}
+
 static int test_file(const char *path, enum kv_type type, const char *type_name)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
@@ -201,6 +319,7 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
         check(choices[0].end.logits_hash != choices[1].end.logits_hash);
         snprintf(what, sizeof(what), "kv %s, %u threads, choices", type_name, threads);
         bad += compare(choices, streams, what);
+        bad += test_drafts(&m, alone, type_name);
         session_close(&m);
     }
     return bad;
@@ -229,6 +348,11 @@ static int test_preemption(const char *path)
     uint64_t preempted = stats_value(plan.stats, STAT_preemptions_total);
     printf("%u pages, %llu preemptions\n", pages_total(plan.pool), (unsigned long long)preempted);
     int bad = compare(alone, streams, "kv f32, preempted") + (preempted == 0);
+    plan.spec = make_spec(alone, model_info(m.model)->vocab, 3);
+    run(&m, &plan, streams);
+    preempted = stats_value(plan.stats, STAT_preemptions_total) - preempted;
+    bad += compare(alone, streams, "kv f32, preempted, with drafts") + (preempted == 0);
+    spec_free(plan.spec);
     stats_writer_free(plan.stats);
     pages_free(plan.pool);
     arena_free(arena);

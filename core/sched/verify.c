@@ -1,0 +1,68 @@
+#include "core/sched/verify.h"
+
+#include "core/sched/sched_priv.h"
+#include "core/spec/spec.h"
+#include "core/stats/writer.h"
+
+void verify_join(struct sched *s, struct sequence *q)
+{
+    if (s->options.spec != NULL)
+        q->draft = spec_join(s->options.spec, q->generation->salt, &q->generation->sampling);
+}
+
+static void show_text(struct sequence *q)
+{
+    uint32_t left = q->limit - q->n_made - 1;
+    q->draft->tokens = q->tokens;
+    q->draft->n_tokens = sequence_tokens(q);
+    q->draft->n_prompt = q->n_prompt;
+    q->draft->most = left < DRAFT_MAX ? left : DRAFT_MAX;
+}
+
+void verify_leave(struct sched *s, struct sequence *q)
+{
+    if (q->draft == NULL)
+        return;
+    show_text(q);
+    spec_leave(s->options.spec, q->draft);
+    q->draft = NULL;
+}
+
+void verify_propose(struct sched *s)
+{
+    uint32_t n = 0, room = s->batch.max_tokens;
+    bool alone = true;
+    if (s->options.spec == NULL)
+        return;
+    queue_each(it, tmp, &s->running)
+    {
+        struct sequence *q = queue_entry(it);
+        if (q->paused)
+            continue;
+        alone &= q->state == SEQUENCE_DECODE;
+        if (q->state != SEQUENCE_DECODE || q->draft == NULL)
+            continue;
+        show_text(q);
+        s->texts[n++] = q->draft;
+    }
+    uint32_t budget = room > n ? room - n : 0;
+    budget = budget < SPEC_STEP_MAX ? budget : SPEC_STEP_MAX;
+    spec_propose(s->options.spec, s->texts, n, alone ? budget : 0);
+}
+
+void verify_learn(struct sched *s, struct batch_member *m, uint32_t n)
+{
+    if (m->n_drafts == 0)
+        return;
+    spec_learn(s->options.spec, m->sequence->draft, n);
+    stats_add(s->stats, STATS_CELL_SCHED, STAT_draft_tokens_total, m->n_drafts);
+    stats_add(s->stats, STATS_CELL_SCHED, STAT_draft_accepted_total, n);
+}
+
+void verify_settle(struct sched *s, uint32_t n_made, uint64_t ns)
+{
+    const struct batch *b = &s->batch;
+    if (s->options.spec != NULL && b->n_decodes > 0)
+        spec_settle(s->options.spec, b->n_decodes, b->n_drafts, n_made, (double)ns,
+                    b->n_prefill == 0);
+}
