@@ -12,15 +12,14 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/base/background.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/xalloc.h"
@@ -205,12 +204,8 @@ static void *worker_main(void *arg)
 
     free(arg);
     pthread_setname_np(pthread_self(), "compute");
-    if (t->nice > 0) {
-        const struct sched_param none = {0};
-        /* Both are wishes: a refusal costs only smoothness. */
-        (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
-        (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), t->nice);
-    }
+    if (t->nice > 0)
+        (void)background_enter(t->nice);
     kernels_enter_thread();
     for (;;) {
         wait_change(&t->run, last, &t->run_sleepers, SPIN_RUN_NS);

@@ -24,65 +24,6 @@ void batch_release(struct batch *b)
     free(b->order);
 }
 
-static unsigned size_of(uint32_t n_decodes)
-{
-    unsigned i = 0;
-    while (i < PACE_SIZES - 1 && 1u << i < n_decodes)
-        i++;
-    return i;
-}
-
-/* A step of n_decodes alone: as measured, or else as the nearest number that was; 0 if none was. */
-static double decode_cost(const struct pace *p, uint32_t n_decodes)
-{
-    unsigned at = size_of(n_decodes);
-    for (unsigned away = 0; away < PACE_SIZES; away++) {
-        if (at >= away && p->decode_ns[at - away] != 0)
-            return p->decode_ns[at - away];
-        if (at + away < PACE_SIZES && p->decode_ns[at + away] != 0)
-            return p->decode_ns[at + away];
-    }
-    return 0;
-}
-
-uint32_t pace_budget(const struct pace *p, uint32_t prefill_chunk, uint32_t n_decodes)
-{
-    if (n_decodes == 0)
-        return prefill_chunk;
-    double decode = decode_cost(p, n_decodes), stretch = p->target * PACE_MARGIN;
-    /* Beside decodes a token costs less: the weights are read anyway. Until that is measured, the
-     * full cost stands for it. */
-    double each = p->mixed_ns != 0 ? p->mixed_ns : p->prefill_ns;
-    if (decode == 0 || each == 0)
-        return prefill_chunk < PACE_CHUNK_FIRST ? prefill_chunk : PACE_CHUNK_FIRST;
-    double fits = stretch > 1 ? (stretch - 1) * decode / each : 0;
-    if (fits >= prefill_chunk)
-        return prefill_chunk;
-    uint32_t budget = (uint32_t)fits;
-    budget -= budget >= 2 * PACE_CHUNK_ROUND ? budget % PACE_CHUNK_ROUND : 0;
-    budget = budget < PACE_CHUNK_MIN ? PACE_CHUNK_MIN : budget;
-    return budget < prefill_chunk ? budget : prefill_chunk;
-}
-
-/* A step during which the thread lost its CPU says nothing about the machine's speed: outliers
- * count little. */
-static void average(double *value, double sample)
-{
-    if (*value != 0 && sample > 2 * *value)
-        sample = 2 * *value;
-    *value = *value == 0 ? sample : *value + (sample - *value) / 8;
-}
-
-void pace_learn(struct pace *p, const struct batch *b, uint64_t ns)
-{
-    double decode = b->n_decodes > 0 ? decode_cost(p, b->n_decodes) : 0;
-    if (b->n_prefill == 0)
-        average(&p->decode_ns[size_of(b->n_decodes)], (double)ns);
-    else if (b->n_prefill >= PACE_CHUNK_MIN && (double)ns > decode)
-        average(b->n_decodes > 0 ? &p->mixed_ns : &p->prefill_ns,
-                ((double)ns - decode) / b->n_prefill);
-}
-
 /* Appends the next count tokens of s, and n_drafts of its draft behind them; their positions are
  * writable. */
 static void add_member(struct batch *b, struct sequence *s, uint32_t count, uint32_t n_drafts)
@@ -150,8 +91,9 @@ static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queu
             extend_decode(b, s, running, waiting, pool, ahead, &preempted)) {
             uint32_t n_drafts = sequence_extend_draft(s);
             add_member(b, s, 1, n_drafts);
-            b->n_decodes++;
             b->n_drafts += n_drafts;
+            b->work.decodes++;
+            b->work.decode_positions += s->n_seen;
         }
         next = before->next == it ? it->next : before->next;
     }
@@ -189,7 +131,7 @@ static uint32_t order_prefill(struct batch *b, struct queue *running, uint64_t n
 
 /* A prefilling sequence was promised all the pages of its tokens when it was admitted. */
 static void plan_prefill(struct batch *b, struct queue *running, struct pages *pool,
-                         uint32_t budget, uint64_t now_ns)
+                         struct pace_room room, const struct pace *pace, uint64_t now_ns)
 {
     uint32_t n = order_prefill(b, running, now_ns);
     for (uint32_t i = 0; i < n; i++) {
@@ -197,18 +139,16 @@ static void plan_prefill(struct batch *b, struct queue *running, struct pages *p
         sequence_follow(s, pool);
         if (is_being_filled(s, running))
             continue;
-        uint32_t room = b->max_tokens - b->n_tokens;
-        uint32_t count = sequence_tokens(s) - s->n_seen;
-        budget = budget < room ? budget : room;
-        count = count < budget ? count : budget;
+        uint32_t left = b->max_tokens - b->n_tokens, count = sequence_tokens(s) - s->n_seen;
+        count = pace_fit(pace, &room, s->n_seen, count < left ? count : left);
         if (count == 0)
             return;
         enum status status = sequence_extend(s, pool, count, 0);
         check(status != STATUS_NO_MEMORY);
         if (status == STATUS_OK) {
+            b->work.prefill += count;
+            b->work.prefill_positions += count * (s->n_seen + (count - 1) / 2.0);
             add_member(b, s, count, 0);
-            b->n_prefill += count;
-            budget -= count;
         } else {
             b->waits = true;
         }
@@ -219,10 +159,10 @@ uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waitin
                     struct pages *pool, const struct pace *pace, uint32_t prefill_chunk,
                     uint32_t ahead, uint64_t now_ns)
 {
-    b->n_tokens = b->n_members = b->n_rows = b->n_draws = b->n_slots = 0;
-    b->n_decodes = b->n_drafts = b->n_prefill = 0;
+    b->n_tokens = b->n_members = b->n_rows = b->n_draws = b->n_slots = b->n_drafts = 0;
+    b->work = (struct pace_work){0};
     b->waits = false;
     uint32_t preempted = plan_decodes(b, running, waiting, pool, ahead);
-    plan_prefill(b, running, pool, pace_budget(pace, prefill_chunk, b->n_decodes), now_ns);
+    plan_prefill(b, running, pool, pace_room(pace, &b->work, prefill_chunk), pace, now_ns);
     return preempted;
 }

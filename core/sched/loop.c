@@ -1,13 +1,9 @@
 /* The scheduler thread: turns of commands, admission, one step, events. */
-#define _GNU_SOURCE
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "core/base/background.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -331,11 +327,11 @@ static uint64_t run_step(struct sched *s)
     drawer_run(&s->drawer, b, s->logits);
     uint64_t ns = clock_ns() - start;
     if (b->n_drafts == 0)
-        pace_learn(&s->pace, b, ns);
+        pace_learn(&s->pace, &b->work, ns);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_steps_total, 1);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_tokens_total, b->n_tokens);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_sequences_total, b->n_members);
-    stats_add(s->stats, STATS_CELL_SCHED, STAT_prefilled_tokens_total, b->n_prefill);
+    stats_add(s->stats, STATS_CELL_SCHED, STAT_prefilled_tokens_total, b->work.prefill);
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_time, ns);
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_tokens, b->n_tokens);
     return ns;
@@ -511,20 +507,11 @@ static void turn(struct sched *s)
     publish(s);
 }
 
-static void become_background(int nice)
-{
-    if (nice <= 0)
-        return;
-    struct sched_param param = {0};
-    if (sched_setscheduler(0, SCHED_BATCH, &param) != 0 ||
-        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice) != 0)
-        log_warn("scheduler: cannot lower the priority of its thread");
-}
-
 void *sched_main(void *data)
 {
     struct sched *s = data;
-    become_background(s->options.nice);
+    if (s->options.nice > 0 && !background_enter(s->options.nice))
+        log_warn("scheduler: cannot lower the priority of its thread");
     kernels_enter_thread();
     while (!atomic_load(&s->quit)) {
         if (has_room(s)) {

@@ -65,7 +65,7 @@ static void set_options(struct sched *s, const struct sched_options *options)
     o->reserve_tokens = o->reserve_tokens == 0 ? RESERVE_TOKENS : o->reserve_tokens;
     o->pause_limit_ns = o->pause_limit_ns == 0 ? PAUSE_LIMIT_NS : o->pause_limit_ns;
     o->itl_target = o->itl_target == 0 ? ITL_TARGET : o->itl_target;
-    s->pace.target = o->itl_target;
+    pace_init(&s->pace, o->itl_target);
     o->cache_idle_ns = o->cache_idle_ns == 0 ? CACHE_IDLE_NS : o->cache_idle_ns;
     s->eog = xcalloc(o->n_eog + 1, sizeof(*s->eog));
     if (o->n_eog > 0)

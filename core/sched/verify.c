@@ -62,7 +62,7 @@ void verify_learn(struct sched *s, struct batch_member *m, uint32_t n)
 void verify_settle(struct sched *s, uint32_t n_made, uint64_t ns)
 {
     const struct batch *b = &s->batch;
-    if (s->options.spec != NULL && b->n_decodes > 0)
-        spec_settle(s->options.spec, b->n_decodes, b->n_drafts, n_made, (double)ns,
-                    b->n_prefill == 0);
+    if (s->options.spec != NULL && b->work.decodes > 0)
+        spec_settle(s->options.spec, b->work.decodes, b->n_drafts, n_made, (double)ns,
+                    b->work.prefill == 0);
 }

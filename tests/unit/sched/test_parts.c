@@ -1,9 +1,8 @@
-/* The scheduler's parts by themselves: queue of events, mailbox, doorbell, order of sequences, pace. */
+/* The scheduler's parts by themselves: queue of events, mailbox, doorbell, order of sequences. */
 #include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "core/sched/batch.h"
 #include "core/sched/doorbell.h"
 #include "core/sched/mailbox.h"
 #include "core/sched/queue.h"
@@ -143,50 +142,6 @@ START_TEST(a_sequence_put_back_keeps_its_turn)
 }
 END_TEST
 
-/* Steps of a machine where a decode step takes 8 ms and a prompt token 0.5 ms more. */
-static void learn(struct pace *p, uint32_t n_decodes, uint32_t n_prefill, double slower)
-{
-    struct batch b = {.n_decodes = n_decodes, .n_prefill = n_prefill};
-    double ms = (n_decodes > 0 ? 8 : 0) + 0.5 * n_prefill;
-    pace_learn(p, &b, (uint64_t)(ms * slower * 1e6));
-}
-
-START_TEST(prompts_leave_time_for_decodes)
-{
-    struct pace p = {.target = 3};
-    ck_assert_uint_eq(pace_budget(&p, 512, 0), 512); /* nobody decodes: all of it */
-    ck_assert_uint_eq(pace_budget(&p, 512, 1), PACE_CHUNK_FIRST);
-    ck_assert_uint_eq(pace_budget(&p, 7, 1), 7);
-    for (int i = 0; i < 100; i++) {
-        learn(&p, 4, 0, 1);
-        learn(&p, 4, 16, 1);
-        learn(&p, 0, 512, 1);
-    }
-    /* 2.5 steps of 8 ms: 12 ms for the prompt, 24 tokens. */
-    ck_assert_uint_eq(pace_budget(&p, 512, 1), 24);
-    ck_assert_uint_eq(pace_budget(&p, 512, 0), 512);
-    ck_assert_uint_eq(pace_budget(&p, 7, 1), 7);
-    p.target = 5;
-    ck_assert_uint_eq(pace_budget(&p, 512, 1), 48); /* 25.3 ms */
-    p.target = 1;
-    ck_assert_uint_eq(pace_budget(&p, 512, 1), PACE_CHUNK_MIN);
-    p.target = 3;
-    /* More decodes take longer: 80 ms, measured apart. */
-    for (int i = 0; i < 100; i++)
-        learn(&p, 60, 0, 10);
-    ck_assert_uint_eq(pace_budget(&p, 512, 4), 24);
-    ck_assert_uint_eq(pace_budget(&p, 512, 64), 240);
-    ck_assert_uint_eq(pace_budget(&p, 512, 50), 240);
-    /* One step that took a hundred times as long (the CPU was away) changes little. */
-    learn(&p, 4, 16, 100);
-    ck_assert_uint_ge(pace_budget(&p, 512, 1), 16);
-    /* A slow prompt still gets something. */
-    for (int i = 0; i < 100; i++)
-        learn(&p, 4, 16, 100);
-    ck_assert_uint_eq(pace_budget(&p, 512, 1), PACE_CHUNK_MIN);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("sched parts");
@@ -196,7 +151,6 @@ int main(void)
     tcase_add_test(tc, a_full_queue_says_so);
     tcase_add_test(tc, letters_of_a_sender_come_in_order);
     tcase_add_test(tc, a_sequence_put_back_keeps_its_turn);
-    tcase_add_test(tc, prompts_leave_time_for_decodes);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

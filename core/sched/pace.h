@@ -1,0 +1,63 @@
+/* pace.h: how many prompt tokens a step may have beside decodes, so that the time between two tokens
+ * of a stream keeps to `target` times what it is without prompts.
+ *
+ *      time of a step = decodes(how many, how far) + prompt tokens · each(how far)
+ *
+ * Both terms are measured, as straight lines over the position, since attention grows with it; the
+ * first one apart for 1, 2, 3-4, 5-8, ... decodes. How far steps miss their forecast is measured,
+ * too: plans leave so much room that PACE_KEPT of the mixed steps keep the target.
+ *
+ * While prompts come without a pause there are no steps of decodes alone to measure. So one mixed
+ * step in PACE_PROBE leaves the prompts out (after PACE_PROBE_FIRST where that number of decodes was
+ * never measured). Owner: the scheduler thread. */
+#ifndef SCHED_PACE_H
+#define SCHED_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PACE_CHUNK_FIRST 16u /* prompt tokens of a mixed step while nothing is measured yet */
+#define PACE_CHUNK_MIN 4u    /* those that it may always have */
+#define PACE_KEPT 0.98
+#define PACE_MARGIN_MIN 1.03 /* bounds of the room left for missed forecasts */
+#define PACE_MARGIN_MAX 1.25
+#define PACE_PROBE 32u
+#define PACE_PROBE_FIRST 3u
+#define PACE_SIZES 13
+
+/* A cost in ns at a position: at0 + slope · position / 1024. at0 = 0: not measured yet. */
+struct pace_line {
+    double at0, slope;
+};
+
+struct pace {
+    double target;                        /* at least 1 */
+    struct pace_line decodes[PACE_SIZES]; /* a step of decodes alone, over their mean position */
+    uint32_t unmeasured[PACE_SIZES];      /* mixed steps since */
+    struct pace_line mixed;               /* a prompt token beside decodes: beyond their time */
+    struct pace_line alone;               /* a prompt token in a step without decodes */
+    double margin; /* actual by forecast time that PACE_KEPT of the mixed steps keep to */
+};
+
+/* What a step is made of. Positions are sums over the tokens. */
+struct pace_work {
+    uint32_t decodes, prefill;
+    double decode_positions, prefill_positions;
+};
+
+/* What prompts may still take in a step. */
+struct pace_room {
+    double ns;
+    uint32_t least; /* tokens that they may have in any case */
+    uint32_t most;
+};
+
+void pace_init(struct pace *p, double target);
+/* The room beside the decodes of w, in a step of at most `most` prompt tokens. */
+struct pace_room pace_room(const struct pace *p, const struct pace_work *w, uint32_t most);
+/* How many of `wanted` prompt tokens from `position` on fit; their time is taken off the room. */
+uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t position, uint32_t wanted);
+/* Learns from a step that took ns. */
+void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns);
+
+#endif

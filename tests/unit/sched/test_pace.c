@@ -1,0 +1,178 @@
+/* How many prompt tokens a step may have beside decodes, on made machines whose costs are known. */
+#include <math.h>
+
+#include "core/sched/pace.h"
+#include "tests/check_main.h"
+
+/* A decode step: 8 ms and as much more as its tokens are far, 2 ms at 1,024; each prompt token
+ * 0.5 ms, at 1,024 1 ms. slower: than that. */
+static double machine_ms(const struct pace_work *w)
+{
+    double far = w->decodes > 0 ? w->decode_positions / w->decodes / 1024 : 0;
+    return (w->decodes > 0 ? 8 + 2 * far : 0) + 0.5 * w->prefill +
+           0.5 * w->prefill_positions / 1024;
+}
+
+static struct pace_work work(uint32_t decodes, double position, uint32_t prefill, double begin)
+{
+    return (struct pace_work){.decodes = decodes,
+                              .decode_positions = decodes * position,
+                              .prefill = prefill,
+                              .prefill_positions = prefill * (begin + (prefill - 1) / 2.0)};
+}
+
+static void run(struct pace *p, struct pace_work w, double slower)
+{
+    pace_learn(p, &w, (uint64_t)(machine_ms(&w) * slower * 1e6));
+}
+
+/* Prompt tokens of a step beside n decodes, and learns from it. */
+static uint32_t mixed(struct pace *p, uint32_t decodes, double position, uint32_t begin,
+                      double slower)
+{
+    struct pace_work w = work(decodes, position, 0, 0);
+    struct pace_room room = pace_room(p, &w, 512);
+    uint32_t n = pace_fit(p, &room, begin, 1500 - begin);
+    run(p, work(decodes, position, n, begin), slower);
+    return n;
+}
+
+static void know(struct pace *p, double target)
+{
+    pace_init(p, target);
+    for (uint32_t i = 0; i < 2000; i++) {
+        run(p, work(0, 0, 128, i % 12 * 128), 1);
+        run(p, work(1, i % 1500, 0, 0), 1);
+    }
+}
+
+static uint32_t fit(const struct pace *p, uint32_t decodes, uint32_t most, uint32_t position)
+{
+    struct pace_work w = work(decodes, 0, 0, 0);
+    struct pace_room room = pace_room(p, &w, most);
+    return pace_fit(p, &room, position, UINT32_MAX);
+}
+
+START_TEST(nobody_decodes)
+{
+    struct pace p;
+    pace_init(&p, 3);
+    ck_assert_uint_eq(fit(&p, 0, 512, 0), 512);
+    know(&p, 3);
+    ck_assert_uint_eq(fit(&p, 0, 512, 1400), 512);
+}
+END_TEST
+
+START_TEST(nothing_is_measured)
+{
+    struct pace p;
+    pace_init(&p, 3);
+    ck_assert_uint_eq(fit(&p, 1, 512, 0), PACE_CHUNK_FIRST);
+    ck_assert_uint_eq(fit(&p, 1, 7, 0), 7);
+}
+END_TEST
+
+/* Prompt after prompt: nearly all steps keep to three times a decode's time, and use most of it. */
+START_TEST(steps_keep_the_target)
+{
+    struct pace p;
+    know(&p, 3);
+    uint32_t steps = 0, late = 0, probes = 0;
+    double used = 0;
+    for (int prompt = 0; prompt < 20; prompt++)
+        for (uint32_t begin = 0; begin < 1500; steps++) {
+            double noise = 1 + 0.05 * (steps * 7919 % 11 / 10.0);
+            uint32_t n = mixed(&p, 1, 200, begin, noise);
+            struct pace_work alone = work(1, 200, 0, 0), w = work(1, 200, n, begin);
+            double ratio = machine_ms(&w) * noise / machine_ms(&alone);
+            probes += n == 0;
+            late += ratio > 3;
+            used += ratio;
+            begin += n;
+        }
+    ck_assert_uint_le(late, steps / 30);
+    ck_assert_double_gt(used / steps, 2.4);
+    ck_assert_uint_ge(probes, steps / 40);
+    ck_assert_uint_le(probes, steps / 20);
+}
+END_TEST
+
+/* Far in a prompt fewer tokens fit than at its beginning. */
+START_TEST(position_counts)
+{
+    struct pace p;
+    know(&p, 3);
+    uint32_t near = fit(&p, 1, 512, 0), far = fit(&p, 1, 512, 1400);
+    ck_assert_uint_ge(near, 22);
+    ck_assert_uint_le(near, 32);
+    ck_assert_uint_ge(far, 9);
+    ck_assert_uint_le(far, 16);
+}
+END_TEST
+
+START_TEST(target_and_limits)
+{
+    struct pace p;
+    know(&p, 3);
+    uint32_t three = fit(&p, 1, 512, 0);
+    ck_assert_uint_eq(fit(&p, 1, 7, 0), 7);
+    p.target = 5;
+    ck_assert_uint_gt(fit(&p, 1, 512, 0), three * 17 / 10);
+    p.target = 1;
+    ck_assert_uint_eq(fit(&p, 1, 512, 0), PACE_CHUNK_MIN);
+}
+END_TEST
+
+/* A number of decodes never seen: as from fewer and the prompt tokens' cost, then it is measured. */
+START_TEST(more_decodes)
+{
+    struct pace p;
+    know(&p, 3);
+    ck_assert_uint_ge(fit(&p, 64, 512, 0), 2 * fit(&p, 1, 512, 0));
+    uint32_t steps = 0;
+    while (mixed(&p, 64, 0, 0, 1) > 0)
+        steps++;
+    ck_assert_uint_eq(steps, PACE_PROBE_FIRST);
+    struct pace_work w = work(64, 0, 0, 0);
+    for (int i = 0; i < 100; i++)
+        run(&p, w, 10);
+    ck_assert_uint_ge(fit(&p, 64, 512, 0), 8 * fit(&p, 1, 512, 0));
+    ck_assert_uint_ge(fit(&p, 50, 512, 0), 8 * fit(&p, 1, 512, 0)); /* of one size */
+}
+END_TEST
+
+/* The room is shared by the prompts of a step. */
+START_TEST(room_is_shared)
+{
+    struct pace p;
+    know(&p, 3);
+    struct pace_work w = work(1, 0, 0, 0);
+    struct pace_room room = pace_room(&p, &w, 512);
+    uint32_t all = fit(&p, 1, 512, 0), first = pace_fit(&p, &room, 0, 10);
+    ck_assert_uint_eq(first, 10);
+    uint32_t second = pace_fit(&p, &room, 0, 500);
+    ck_assert_uint_ge(first + second + 1, all);
+    ck_assert_uint_le(first + second, all + 1);
+    ck_assert_uint_eq(pace_fit(&p, &room, 0, 500), 0);
+}
+END_TEST
+
+START_TEST(outliers_count_little)
+{
+    struct pace p;
+    know(&p, 3);
+    for (int i = 0; i < 200; i++)
+        mixed(&p, 1, 0, 0, 1);
+    uint32_t before = fit(&p, 1, 512, 0);
+    mixed(&p, 1, 0, 0, 100);
+    ck_assert_uint_ge(fit(&p, 1, 512, 0), before / 2);
+    /* A slow prompt still gets something. */
+    for (int i = 0; i < 300; i++)
+        run(&p, work(1, 0, 16, 0), 100);
+    run(&p, work(1, 0, 0, 0), 1);
+    ck_assert_uint_eq(fit(&p, 1, 512, 0), PACE_CHUNK_MIN);
+}
+END_TEST
+
+CHECK_MAIN("pace", nobody_decodes, nothing_is_measured, steps_keep_the_target, position_counts,
+           target_and_limits, more_decodes, room_is_shared, outliers_count_little)
