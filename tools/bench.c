@@ -16,6 +16,7 @@
 #include "core/kernels/roofline.h"
 #include "core/model/session.h"
 #include "tools/bench_serve.h"
+#include "tools/bench_spec.h"
 #include "tools/tool.h"
 
 #define LIST_MAX 16
@@ -282,6 +283,7 @@ static bool parse_list(const char *text, uint32_t least, uint32_t most, struct l
 static const char help[] =
     "usage: tokenring bench -m FILE [OPTION]...\n"
     "       tokenring bench serve URL [OPTION]...    loads a server; see `tokenring bench serve --help`\n"
+    "       tokenring bench spec ...                 what drafts bring; see `tokenring bench spec --help`\n"
     "\n"
     "Measures prefill (pp) and decode (tg) speed and sets them against this machine's memory bandwidth (MBU) and\n"
     "8-bit peak (MFU), which are measured in the same run. Lists are numbers with commas between them.\n"
@@ -358,6 +360,8 @@ int cmd_bench(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "serve") == 0)
         return bench_serve(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "spec") == 0)
+        return bench_spec(argc - 1, argv + 1);
     struct bench b = {.threads = 1, .repeats = 5, .chunk = 512, .kv_type = KV_F16, .first_row = true,
                       .prompts = {{512}, 1}, .made = {{128}, 1}, .batches = {{1}, 1}, .depths = {{0}, 1}};
     int code = parse(argc, argv, &b);

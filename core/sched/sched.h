@@ -103,6 +103,7 @@ struct generation {
     uint32_t
         n_choices; /* answers to make, at least 1; theirs are sampling.choice and the next ones */
     int n_top;     /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
+    bool no_drafts;          /* nothing is guessed for it */
     bool ignore_eos;         /* end tokens are never drawn */
     struct siphash salt;     /* texts share pages of the prefix cache only within one (sched_key) */
     uint64_t tenant;         /* whose it is: tenants get equal shares (sched_key); 0: nobody's */

@@ -6,7 +6,7 @@
 
 void verify_join(struct sched *s, struct sequence *q)
 {
-    if (s->options.spec != NULL)
+    if (s->options.spec != NULL && !q->generation->no_drafts)
         q->draft = spec_join(s->options.spec, q->generation->salt, &q->generation->sampling);
 }
 

@@ -64,6 +64,10 @@ void spec_propose(struct spec *s, struct draft_text **texts, uint32_t n, uint32_
 void spec_learn(struct spec *s, struct draft_text *t, uint32_t right)
 {
     acceptance_learn(&s->controller.all, &t->mine, t->draft.kinds, t->draft.n, right);
+    for (uint32_t i = 0; i < t->draft.n && i <= right; i++) {
+        s->tried[i]++;
+        s->right[i] += i < right;
+    }
     t->drafted += t->draft.n;
     t->accepted += right;
     t->draft.n = 0;

@@ -1,0 +1,342 @@
+/* tokenring bench spec: the same prompts with drafts and without, alternating in one process, through the scheduler
+ * that the server has.
+ *
+ * For each class of prompts: how many times as fast, how many tokens came of a step, how often the drafts were right,
+ * by their place. `bound` is what could be had at best with that acceptance a, at the costs of a step v(rows) and of a
+ * pass of the draft model c that were measured meanwhile, in steps of one row, with the best constant length g:
+ *     (1 - a^(g+1)) / ((1 - a) * (v(g+1) + g*c))
+ * Every answer is compared with its twin, logits hashes too. */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "core/base/xalloc.h"
+#include "core/model/session.h"
+#include "core/sched/sched.h"
+#include "core/spec/ngram.h"
+#include "core/spec/spec.h"
+#include "core/spec/store.h"
+#include "core/text/tokenizer.h"
+#include "tools/bench_spec.h"
+
+#define CLASSES_MAX 16
+#define STREAMS_MAX 64
+
+struct prompt {
+    unsigned class;
+    uint32_t n;
+    uint32_t *tokens;
+};
+
+struct tally {
+    uint64_t tokens, ns;
+};
+
+struct class {
+    const char *name;
+    struct tally off, on;
+    uint64_t tried[DRAFT_MAX], right[DRAFT_MAX];
+};
+
+struct run {
+    const char *path, *prompts_path, *tier;
+    uint32_t threads, n, streams, repeats, limit;
+    float temperature;
+    struct session session;
+    struct spec *spec;
+    struct sched *sched;
+    struct tokenizer *tokenizer;
+    uint32_t *eog, n_eog;
+    json_t *roots; /* hold the classes' names */
+    struct prompt *prompts;
+    uint32_t n_prompts;
+    struct class classes[CLASSES_MAX];
+    unsigned n_classes;
+    uint32_t n_unequal;
+};
+
+static unsigned class_of(struct run *r, const char *name)
+{
+    for (unsigned i = 0; i < r->n_classes; i++)
+        if (strcmp(r->classes[i].name, name) == 0)
+            return i;
+    if (r->n_classes == CLASSES_MAX)
+        return CLASSES_MAX - 1;
+    r->classes[r->n_classes].name = name;
+    return r->n_classes++;
+}
+
+/* Lines of {"class": TEXT, "prompt_tokens": [ID, ...]}. */
+static bool read_prompts(struct run *r)
+{
+    FILE *f = fopen(r->prompts_path, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    if (f == NULL)
+        return false;
+    r->roots = json_array();
+    while (getline(&line, &cap, f) > 0 && (r->limit == 0 || r->n_prompts < r->limit)) {
+        json_t *root = json_loads(line, 0, NULL), *ids = json_object_get(root, "prompt_tokens"), *id;
+        const char *class = json_string_value(json_object_get(root, "class"));
+        size_t i;
+        json_array_append_new(r->roots, root);
+        if (class == NULL || json_array_size(ids) == 0)
+            continue;
+        r->prompts = xreallocarray(r->prompts, r->n_prompts + 1, sizeof(*r->prompts));
+        struct prompt *p = &r->prompts[r->n_prompts++];
+        *p = (struct prompt){.class = class_of(r, class), .n = (uint32_t)json_array_size(ids)};
+        p->tokens = xreallocarray(NULL, p->n, sizeof(*p->tokens));
+        json_array_foreach(ids, i, id) p->tokens[i] = (uint32_t)json_integer_value(id);
+    }
+    free(line);
+    fclose(f);
+    return r->n_prompts > 0;
+}
+
+struct answer {
+    uint32_t n;
+    uint64_t hash;
+};
+
+/* Runs prompts [first, first + count) at once; their answers, and tokens and time of each added to what its class has. */
+static void run_group(struct run *r, uint32_t first, uint32_t count, bool drafts, struct answer *answers)
+{
+    struct error err = {0};
+    struct sched_event e;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct prompt *p = &r->prompts[first + i];
+        uint32_t *tokens = xreallocarray(NULL, p->n, sizeof(*tokens));
+        memcpy(tokens, p->tokens, p->n * sizeof(*tokens));
+        struct generation *g = generation_new(i, tokens, p->n);
+        g->max_tokens = r->n;
+        g->no_drafts = !drafts;
+        g->sampling.temperature = r->temperature;
+        g->sampling.seed = first + i;
+        /* Only the text itself helps: a prompt is answered many times here. */
+        g->salt.word[0] = clock_ns();
+        check(sched_submit(r->sched, g, NULL, &err) == STATUS_OK);
+    }
+    for (uint32_t left = count; left > 0;) {
+        struct pollfd p = {.fd = sched_event_fd(r->sched), .events = POLLIN};
+        while (sched_next_event(r->sched, &e)) {
+            check(e.kind != SCHED_FAILED);
+            if (e.kind != SCHED_DONE)
+                continue;
+            struct class *c = &r->classes[r->prompts[first + e.id].class];
+            struct tally *t = drafts ? &c->on : &c->off;
+            left--;
+            answers[e.id] = (struct answer){e.end.completion_tokens, e.end.logits_hash};
+            t->tokens += e.end.completion_tokens > 0 ? e.end.completion_tokens - 1 : 0;
+            t->ns += e.end.decode_ns;
+        }
+        if (left > 0)
+            poll(&p, 1, -1);
+    }
+}
+
+/* One group both ways; drafts' places counted for the class of its first. */
+static void compare_group(struct run *r, uint32_t first, uint32_t count, bool drafts_first)
+{
+    struct answer with[STREAMS_MAX], without[STREAMS_MAX];
+    struct class *c = &r->classes[r->prompts[first].class];
+    if (!drafts_first)
+        run_group(r, first, count, false, without);
+    memset(r->spec->tried, 0, sizeof(r->spec->tried));
+    memset(r->spec->right, 0, sizeof(r->spec->right));
+    run_group(r, first, count, true, with);
+    for (uint32_t k = 0; k < DRAFT_MAX; k++) {
+        c->tried[k] += r->spec->tried[k];
+        c->right[k] += r->spec->right[k];
+    }
+    if (drafts_first)
+        run_group(r, first, count, false, without);
+    for (uint32_t i = 0; i < count; i++)
+        r->n_unequal += with[i].n != without[i].n || with[i].hash != without[i].hash;
+}
+
+static double rate(const struct tally *t)
+{
+    return t->ns > 0 ? (double)t->tokens * 1e9 / (double)t->ns : 0;
+}
+
+/* Share of the drafted tokens that were verified (all before them right) and right. */
+static double acceptance(const struct class *c)
+{
+    uint64_t tried = 0, right = 0;
+    for (uint32_t k = 0; k < DRAFT_MAX; k++) {
+        tried += c->tried[k];
+        right += c->right[k];
+    }
+    return tried > 0 ? (double)right / (double)tried : 0;
+}
+
+static double best_bound(const struct run *r, double a)
+{
+    const struct controller *k = &r->spec->controller;
+    double one = cost_of(&k->step, 1), c = r->spec->n_drafters > 2 ? cost_of(&k->model, 1) / one : 0, best = 1, power = a;
+    for (uint32_t g = 1; g <= DRAFT_MAX; g++) {
+        power *= a;
+        double made = a < 1 ? (1 - power) / (1 - a) : g + 1, bound = made / (cost_of(&k->step, g + 1) / one + g * c);
+        best = bound > best ? bound : best;
+    }
+    return best;
+}
+
+static void print_class(const struct run *r, const struct class *c)
+{
+    double a = acceptance(c), off = rate(&c->off), on = rate(&c->on);
+    printf("%-12s %7.1f %7.1f %6.3f %6.2f %6.3f   ", c->name, off, on, off > 0 ? on / off : 0, best_bound(r, a), a);
+    for (uint32_t k = 0; k < 8 && c->tried[k] > 0; k++)
+        printf(" %4.2f(%llu)", (double)c->right[k] / (double)c->tried[k], (unsigned long long)c->tried[k]);
+    puts("");
+}
+
+static void print_all(const struct run *r)
+{
+    const struct controller *k = &r->spec->controller;
+    struct class all = {.name = "all"};
+    double one = cost_of(&k->step, r->streams), ratios = 0;
+    unsigned n = 0;
+    printf("class          off/s    on/s  ratio  bound  accept   by place (tries)\n");
+    for (unsigned i = 0; i < r->n_classes; i++) {
+        const struct class *c = &r->classes[i];
+        print_class(r, c);
+        all.off.tokens += c->off.tokens, all.off.ns += c->off.ns;
+        all.on.tokens += c->on.tokens, all.on.ns += c->on.ns;
+        for (uint32_t p = 0; p < DRAFT_MAX; p++)
+            all.tried[p] += c->tried[p], all.right[p] += c->right[p];
+        if (c->off.ns > 0 && c->on.ns > 0) {
+            ratios += rate(&c->on) / rate(&c->off);
+            n++;
+        }
+    }
+    print_class(r, &all);
+    printf("mean of the classes' ratios %.3f; answers unequal: %u\n", n > 0 ? ratios / n : 0, r->n_unequal);
+    printf("a step of %u: %.3f ms; of 1, 2, 3, 4, 8 rows more:", r->streams, one / 1e6);
+    for (uint32_t rows = 1; rows <= 8; rows += rows < 4 ? 1 : 4)
+        printf(" %.3f", cost_of(&k->step, r->streams + rows) / one);
+    printf("; a pass of the draft model: %.3f\n", cost_of(&k->model, 1) / cost_of(&k->step, 1));
+}
+
+static bool open_all(struct run *r, struct error *err)
+{
+    struct session_options options = {.path = r->path, .tier = r->tier, .threads = r->threads, .context = 2048,
+                                      .positions = (uint64_t)(r->streams + 1) * 2048, .max_tokens = 256};
+    if (session_open(&r->session, &options, err) != STATUS_OK || tokenizer_load(r->session.gguf, &r->tokenizer, err) != STATUS_OK)
+        return false;
+    r->eog = xreallocarray(NULL, tokenizer_n_vocab(r->tokenizer), sizeof(*r->eog));
+    for (uint32_t id = 0; id < tokenizer_n_vocab(r->tokenizer); id++)
+        if (tokenizer_is_eog(r->tokenizer, id))
+            r->eog[r->n_eog++] = id;
+    r->spec = spec_create();
+    spec_add(r->spec, ngram_drafter());
+    spec_add(r->spec, store_drafter());
+    struct sched_engine engine = sched_engine_of(r->session.model, &r->session.kernels, r->session.team);
+    struct sched_options o = {.context = 2048, .prefill_chunk = 128, .max_queue = STREAMS_MAX, .max_running = STREAMS_MAX,
+                              .no_cache = true, .trace_logits = true, .spec = r->spec, .eog = r->eog, .n_eog = r->n_eog};
+    return sched_create(&engine, r->session.pool, NULL, &o, &r->sched, err) == STATUS_OK;
+}
+
+static void close_all(struct run *r)
+{
+    sched_free(r->sched);
+    spec_free(r->spec);
+    tokenizer_free(r->tokenizer);
+    session_close(&r->session);
+    for (uint32_t i = 0; i < r->n_prompts; i++)
+        free(r->prompts[i].tokens);
+    free(r->prompts);
+    free(r->eog);
+    json_decref(r->roots);
+}
+
+static const char help[] =
+    "usage: tokenring bench spec -m FILE -p PROMPTS [OPTION]...\n"
+    "\n"
+    "Answers each prompt with and without drafts, in turn, and compares speed and output. PROMPTS has a JSON object a line:\n"
+    "\"class\", a word, and \"prompt_tokens\", a list of token ids.\n"
+    "\n"
+    "  -m, --model FILE       a GGUF file\n"
+    "  -p, --prompts FILE     the prompts\n"
+    "  -t, --threads N        compute threads (1)\n"
+    "  -n, --gen N            tokens to make at most (128)\n"
+    "  -b, --streams N        prompts at once (1)\n"
+    "  -r, --repeat N         rounds over all prompts (1)\n"
+    "  -l, --limit N          only the first N prompts\n"
+    "  -T, --temperature F    0: greedy (0)\n"
+    "      --tier T           scalar, avx2, avx512, amx (the best)\n";
+
+static bool number(const char *text, uint32_t least, uint32_t most, uint32_t *value)
+{
+    char *end;
+    unsigned long v = strtoul(text, &end, 10);
+    *value = (uint32_t)v;
+    return end != text && *end == '\0' && v >= least && v <= most;
+}
+
+static int parse(int argc, char **argv, struct run *r)
+{
+    static const struct option options[] = {{"model", required_argument, NULL, 'm'},       {"prompts", required_argument, NULL, 'p'},
+                                            {"threads", required_argument, NULL, 't'},     {"gen", required_argument, NULL, 'n'},
+                                            {"streams", required_argument, NULL, 'b'},     {"repeat", required_argument, NULL, 'r'},
+                                            {"limit", required_argument, NULL, 'l'},       {"tier", required_argument, NULL, 'I'},
+                                            {"temperature", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    int c;
+    while ((c = getopt_long(argc, argv, "m:p:t:n:b:r:l:T:h", options, NULL)) != -1) {
+        bool ok = true;
+        switch (c) {
+        case 'm': r->path = optarg; break;
+        case 'p': r->prompts_path = optarg; break;
+        case 'I': r->tier = optarg; break;
+        case 't': ok = number(optarg, 1, 256, &r->threads); break;
+        case 'n': ok = number(optarg, 2, 1024, &r->n); break;
+        case 'b': ok = number(optarg, 1, STREAMS_MAX, &r->streams); break;
+        case 'r': ok = number(optarg, 1, 1000, &r->repeats); break;
+        case 'l': ok = number(optarg, 1, 1 << 20, &r->limit); break;
+        case 'T': r->temperature = strtof(optarg, NULL); break;
+        case 'h': fputs(help, stdout); return -1;
+        default: fputs(help, stderr); return 2;
+        }
+        if (!ok) {
+            fprintf(stderr, "tokenring bench spec: -%c cannot be '%s'\n", c, optarg);
+            return 2;
+        }
+    }
+    if (r->path == NULL || r->prompts_path == NULL || optind != argc) {
+        fputs(help, stderr);
+        return 2;
+    }
+    return 0;
+}
+
+int bench_spec(int argc, char **argv)
+{
+    struct run r = {.threads = 1, .n = 128, .streams = 1, .repeats = 1};
+    struct error err = {0};
+    int code = parse(argc, argv, &r);
+    if (code != 0)
+        return code < 0 ? 0 : code;
+    if (!read_prompts(&r)) {
+        fprintf(stderr, "tokenring bench spec: no prompts in %s\n", r.prompts_path);
+        return 1;
+    }
+    bool ok = open_all(&r, &err);
+    if (!ok)
+        fprintf(stderr, "tokenring bench spec: %s\n", err.text);
+    for (uint32_t round = 0; ok && round < r.repeats; round++)
+        for (uint32_t first = 0; first < r.n_prompts; first += r.streams) {
+            uint32_t left = r.n_prompts - first;
+            compare_group(&r, first, left < r.streams ? left : r.streams, (round + first / r.streams) % 2 != 0);
+        }
+    if (ok)
+        print_all(&r);
+    close_all(&r);
+    return ok && r.n_unequal == 0 ? 0 : 1;
+}
