@@ -33,6 +33,7 @@ struct api_context {
     const char *fingerprint; /* system_fingerprint of replies */
     uint64_t created;        /* seconds since 1970: when the model was loaded */
     uint32_t context;        /* positions a sequence may have, prompt and completion together */
+    uint32_t max_choices;    /* choices a request may ask for (n), at least 1 */
     size_t body_limit;       /* bytes; a longer body is refused with STATUS_TOO_LARGE */
 };
 

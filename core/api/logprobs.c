@@ -16,34 +16,35 @@ static bool continues(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-void logprobs_keep(struct api_reply *r, const struct api_token *token)
+void logprobs_keep(const struct api_reply *r, struct api_choice *c, const struct api_token *token)
 {
     if (r->top_logprobs < 0)
         return;
     uint32_t most = (uint32_t)r->top_logprobs;
     struct slice piece = tokenizer_piece(r->ctx->tokenizer, token->token);
-    bool inside = piece.len > 0 && continues(piece.ptr[0]) && r->characters > 0;
+    bool inside = piece.len > 0 && continues(piece.ptr[0]) && c->characters > 0;
     struct logprob_record record = {
         .token = token->token,
         .logprob = token->logprob,
-        .character = r->characters - inside,
+        .character = c->characters - inside,
         .n_top = token->n_top < most ? (uint32_t)token->n_top : most,
     };
     static const struct api_top unused[API_TOP_CHAT];
-    buffer_add(&r->waiting, &record, sizeof(record));
+    buffer_add(&c->waiting, &record, sizeof(record));
     if (record.n_top > 0)
-        buffer_add(&r->waiting, token->top, record.n_top * sizeof(struct api_top));
-    buffer_add(&r->waiting, unused, (most - record.n_top) * sizeof(struct api_top));
-    r->n_waiting++;
+        buffer_add(&c->waiting, token->top, record.n_top * sizeof(struct api_top));
+    buffer_add(&c->waiting, unused, (most - record.n_top) * sizeof(struct api_top));
+    c->n_waiting++;
     for (size_t i = 0; i < piece.len; i++)
-        r->characters += !continues(piece.ptr[i]);
+        c->characters += !continues(piece.ptr[i]);
 }
 
 /* The record at index i and its alternatives. */
-static struct logprob_record get(const struct api_reply *r, uint32_t i, struct api_top *top)
+static struct logprob_record get(const struct api_reply *r, const struct api_choice *c, uint32_t i,
+                                 struct api_top *top)
 {
     struct logprob_record record;
-    const char *at = r->waiting.ptr + i * record_size(r);
+    const char *at = c->waiting.ptr + i * record_size(r);
     memcpy(&record, at, sizeof(record));
     if (record.n_top > 0)
         memcpy(top, at + sizeof(record), record.n_top * sizeof(*top));
@@ -89,12 +90,12 @@ static void open_entry(const struct api_reply *r, uint32_t token, float logprob,
     add_token_bytes(r, token, out);
 }
 
-static void write_chat(const struct api_reply *r, struct buffer *out)
+static void write_chat(const struct api_reply *r, const struct api_choice *c, struct buffer *out)
 {
     struct api_top top[API_TOP_CHAT];
     buffer_add_text(out, "{\"content\":[");
-    for (uint32_t i = 0; i < r->n_waiting; i++) {
-        struct logprob_record record = get(r, i, top);
+    for (uint32_t i = 0; i < c->n_waiting; i++) {
+        struct logprob_record record = get(r, c, i, top);
         if (i > 0)
             buffer_add_byte(out, ',');
         open_entry(r, record.token, record.logprob, out);
@@ -147,15 +148,16 @@ static void write_dictionary(const struct api_reply *r, const struct logprob_rec
     buffer_release(&names);
 }
 
-static void write_completions(const struct api_reply *r, struct buffer *out)
+static void write_completions(const struct api_reply *r, const struct api_choice *c,
+                              struct buffer *out)
 {
     static const char *const columns[] = {"{\"tokens\":[", "],\"token_logprobs\":[",
                                           "],\"top_logprobs\":[", "],\"text_offset\":["};
     struct api_top top[API_TOP_CHAT];
     for (int column = 0; column < 4; column++) {
         buffer_add_text(out, columns[column]);
-        for (uint32_t i = 0; i < r->n_waiting; i++) {
-            struct logprob_record record = get(r, i, top);
+        for (uint32_t i = 0; i < c->n_waiting; i++) {
+            struct logprob_record record = get(r, c, i, top);
             if (i > 0)
                 buffer_add_byte(out, ',');
             if (column == 0)
@@ -171,16 +173,16 @@ static void write_completions(const struct api_reply *r, struct buffer *out)
     buffer_add_text(out, "]}");
 }
 
-void logprobs_write(struct api_reply *r, struct buffer *out)
+void logprobs_write(const struct api_reply *r, struct api_choice *c, struct buffer *out)
 {
     if (r->top_logprobs < 0) {
         buffer_add_text(out, "null");
         return;
     }
     if (r->endpoint == API_CHAT)
-        write_chat(r, out);
+        write_chat(r, c, out);
     else
-        write_completions(r, out);
-    buffer_clear(&r->waiting);
-    r->n_waiting = 0;
+        write_completions(r, c, out);
+    buffer_clear(&c->waiting);
+    c->n_waiting = 0;
 }

@@ -1,4 +1,4 @@
-/* logprobs.h: the log-probability entries of a reply, kept until there is a chunk to put them in.
+/* logprobs.h: the log-probability entries of a choice, kept until there is a chunk to put them in.
  *
  * A record is a struct logprob_record and top_logprobs struct api_top behind it (fewer used when
  * the vocabulary is smaller), all of one reply equally long. */
@@ -15,9 +15,9 @@ struct logprob_record {
 };
 
 /* Keeps a token's entry. No effect if the request wants no log-probabilities. */
-void logprobs_keep(struct api_reply *r, const struct api_token *token);
+void logprobs_keep(const struct api_reply *r, struct api_choice *c, const struct api_token *token);
 /* Writes the value of a choice's "logprobs" with all waiting entries, which wait no longer; null if
  * the request wants none. */
-void logprobs_write(struct api_reply *r, struct buffer *out);
+void logprobs_write(const struct api_reply *r, struct api_choice *c, struct buffer *out);
 
 #endif

@@ -4,7 +4,7 @@
 #include "core/api/request_priv.h"
 
 enum rule {
-    ONE,      /* whole number; only 1 (and 0 where allowed) */
+    ZERO,     /* whole number; only 0 */
     OFF,      /* boolean; only false */
     EMPTY,    /* array; only empty */
     NO_TEXT,  /* string; only "" */
@@ -19,31 +19,29 @@ static const struct {
     const char *name;
     enum rule rule;
     int endpoints;
-    int min, max; /* ONE */
+    int max; /* ZERO */
     const char *what;
 } table[] = {
-    {"n", ONE, BOTH, 1, 128, "one answer a request"},
-    {"best_of", ONE, COMPLETIONS, 0, 20, "one answer a request"},
-    {"echo", OFF, COMPLETIONS, 0, 0, "the answer without the prompt"},
-    {"suffix", NO_TEXT, COMPLETIONS, 0, 0, "completion at the end"},
-    {"tools", EMPTY, CHAT, 0, 0, "plain text answers, no tool calls"},
-    {"functions", EMPTY, CHAT, 0, 0, "plain text answers, no function calls"},
-    {"tool_choice", CHOICE, CHAT, 0, 0, "\"none\" and \"auto\""},
-    {"function_call", CHOICE, CHAT, 0, 0, "\"none\" and \"auto\""},
-    {"response_format", TEXT_ONLY, BOTH, 0, 0, "the type \"text\""},
-    {"modalities", TEXT_ONLY, CHAT, 0, 0, "[\"text\"]"},
-    {"audio", NEVER, CHAT, 0, 0, "text"},
-    {"web_search_options", NEVER, CHAT, 0, 0, "answers from the model alone"},
-    {"grammar", NO_TEXT, BOTH, 0, 0, "unconstrained text"},
-    {"json_schema", NEVER, BOTH, 0, 0, "unconstrained text"},
-    {"structured_outputs", NEVER, BOTH, 0, 0, "unconstrained text"},
-    {"guided_json", NEVER, BOTH, 0, 0, "unconstrained text"},
-    {"guided_regex", NEVER, BOTH, 0, 0, "unconstrained text"},
-    {"guided_choice", NEVER, BOTH, 0, 0, "unconstrained text"},
-    {"guided_grammar", NEVER, BOTH, 0, 0, "unconstrained text"},
-    {"use_beam_search", OFF, BOTH, 0, 0, "sampling one sequence"},
-    {"min_tokens", ONE, BOTH, 0, 1 << 30, "no least length"},
-    {"stop_token_ids", EMPTY, BOTH, 0, 0, "stop strings (\"stop\")"},
+    {"echo", OFF, COMPLETIONS, 0, "the answer without the prompt"},
+    {"suffix", NO_TEXT, COMPLETIONS, 0, "completion at the end"},
+    {"tools", EMPTY, CHAT, 0, "plain text answers, no tool calls"},
+    {"functions", EMPTY, CHAT, 0, "plain text answers, no function calls"},
+    {"tool_choice", CHOICE, CHAT, 0, "\"none\" and \"auto\""},
+    {"function_call", CHOICE, CHAT, 0, "\"none\" and \"auto\""},
+    {"response_format", TEXT_ONLY, BOTH, 0, "the type \"text\""},
+    {"modalities", TEXT_ONLY, CHAT, 0, "[\"text\"]"},
+    {"audio", NEVER, CHAT, 0, "text"},
+    {"web_search_options", NEVER, CHAT, 0, "answers from the model alone"},
+    {"grammar", NO_TEXT, BOTH, 0, "unconstrained text"},
+    {"json_schema", NEVER, BOTH, 0, "unconstrained text"},
+    {"structured_outputs", NEVER, BOTH, 0, "unconstrained text"},
+    {"guided_json", NEVER, BOTH, 0, "unconstrained text"},
+    {"guided_regex", NEVER, BOTH, 0, "unconstrained text"},
+    {"guided_choice", NEVER, BOTH, 0, "unconstrained text"},
+    {"guided_grammar", NEVER, BOTH, 0, "unconstrained text"},
+    {"use_beam_search", OFF, BOTH, 0, "sampling one sequence"},
+    {"min_tokens", ZERO, BOTH, 1 << 30, "no least length"},
+    {"stop_token_ids", EMPTY, BOTH, 0, "stop strings (\"stop\")"},
 };
 
 /* Whether the only thing asked for is text. */
@@ -61,13 +59,13 @@ static enum status judge(const struct fields *f, size_t i, const struct json_nod
 {
     const char *name = table[i].name;
     bool off = false;
-    int64_t number = 1;
+    int64_t number = 0;
     enum status status = STATUS_OK;
     *harmless = false;
     switch (table[i].rule) {
-    case ONE:
-        status = field_integer(f, name, table[i].min, table[i].max, &number);
-        *harmless = number <= 1 - (strcmp(name, "min_tokens") == 0);
+    case ZERO:
+        status = field_integer(f, name, 0, table[i].max, &number);
+        *harmless = number == 0;
         break;
     case OFF:
         status = field_bool(f, name, &off);

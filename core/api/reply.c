@@ -1,8 +1,12 @@
 #include "core/api/reply.h"
 
+#include <stdlib.h>
+
 #include "core/api/api.h"
 #include "core/api/json_write.h"
 #include "core/api/logprobs.h"
+#include "core/base/check.h"
+#include "core/base/xalloc.h"
 
 static const char *const done = "data: [DONE]\n\n";
 
@@ -16,7 +20,12 @@ void api_reply_init(struct api_reply *r, const struct api_context *ctx,
         .stream = req->stream,
         .include_usage = req->include_usage,
         .top_logprobs = req->top_logprobs,
+        .n_choices = req->n_choices,
     };
+    check(r->n_choices > 0);
+    r->choices = xcalloc(r->n_choices, sizeof(*r->choices));
+    for (uint32_t k = 0; k < r->n_choices; k++)
+        r->choices[k].index = k;
     const char *object = !chat         ? "text_completion"
                          : req->stream ? "chat.completion.chunk"
                                        : "chat.completion";
@@ -36,8 +45,12 @@ void api_reply_init(struct api_reply *r, const struct api_context *ctx,
 void api_reply_release(struct api_reply *r)
 {
     buffer_release(&r->head);
-    buffer_release(&r->text);
-    buffer_release(&r->waiting);
+    for (uint32_t k = 0; k < r->n_choices; k++) {
+        buffer_release(&r->choices[k].text);
+        buffer_release(&r->choices[k].waiting);
+    }
+    free(r->choices);
+    *r = (struct api_reply){0};
 }
 
 const char *api_reply_content_type(const struct api_reply *r)
@@ -47,12 +60,13 @@ const char *api_reply_content_type(const struct api_reply *r)
 
 /* A chunk with one choice. text == NULL: chat's empty delta; finish: "null" or a reason in quotes.
  * Leaves the chunk open for further members behind the choices. */
-static void open_chunk(struct api_reply *r, const char *role, const struct slice *text,
-                       const char *finish, struct buffer *out)
+static void open_chunk(const struct api_reply *r, struct api_choice *c, const char *role,
+                       const struct slice *text, const char *finish, struct buffer *out)
 {
     buffer_add_slice(out, buffer_slice(&r->head));
+    buffer_printf(out, ",\"choices\":[{\"index\":%u", c->index);
     if (r->endpoint == API_CHAT) {
-        buffer_add_text(out, ",\"choices\":[{\"index\":0,\"delta\":{");
+        buffer_add_text(out, ",\"delta\":{");
         buffer_add_text(out, role);
         if (text != NULL) {
             buffer_add_text(out, "\"content\":");
@@ -60,12 +74,12 @@ static void open_chunk(struct api_reply *r, const char *role, const struct slice
         }
         buffer_add_byte(out, '}');
     } else {
-        buffer_add_text(out, ",\"choices\":[{\"index\":0,\"text\":");
+        buffer_add_text(out, ",\"text\":");
         json_add_string(out, text != NULL ? *text : slice_of(""));
     }
     buffer_add_text(out, ",\"logprobs\":");
-    if (r->n_waiting > 0)
-        logprobs_write(r, out);
+    if (c->n_waiting > 0)
+        logprobs_write(r, c, out);
     else
         buffer_add_text(out, "null");
     buffer_add_text(out, ",\"finish_reason\":");
@@ -81,36 +95,44 @@ static void close_chunk(const struct api_reply *r, struct buffer *out)
     buffer_add_text(out, "}\n\n");
 }
 
-/* The first chunk of a chat stream carries the role and nothing else. */
+/* The first chunks of a chat stream carry the role and nothing else. */
 static void start(struct api_reply *r, struct buffer *out)
 {
+    struct slice empty = slice_of("");
     if (r->started)
         return;
     r->started = true;
-    if (r->endpoint != API_CHAT)
-        return;
-    struct slice empty = slice_of("");
-    open_chunk(r, "\"role\":\"assistant\",", &empty, "null", out);
-    close_chunk(r, out);
-}
-
-static void add_text(struct api_reply *r, struct slice text, struct buffer *out)
-{
-    if (!r->stream) {
-        buffer_add_slice(&r->text, text);
-    } else if (text.len > 0) {
-        open_chunk(r, "", &text, "null", out);
+    for (uint32_t k = 0; k < r->n_choices && r->endpoint == API_CHAT; k++) {
+        open_chunk(r, &r->choices[k], "\"role\":\"assistant\",", &empty, "null", out);
         close_chunk(r, out);
     }
 }
 
-void api_reply_token(struct api_reply *r, const struct api_token *token, struct slice text,
+static void add_text(const struct api_reply *r, struct api_choice *c, struct slice text,
                      struct buffer *out)
 {
+    if (!r->stream) {
+        buffer_add_slice(&c->text, text);
+    } else if (text.len > 0) {
+        open_chunk(r, c, "", &text, "null", out);
+        close_chunk(r, out);
+    }
+}
+
+static struct api_choice *choice_at(struct api_reply *r, uint32_t choice)
+{
+    check(choice < r->n_choices && !r->choices[choice].ended);
+    return &r->choices[choice];
+}
+
+void api_reply_token(struct api_reply *r, uint32_t choice, const struct api_token *token,
+                     struct slice text, struct buffer *out)
+{
+    struct api_choice *c = choice_at(r, choice);
     if (r->stream)
         start(r, out);
-    logprobs_keep(r, token);
-    add_text(r, text, out);
+    logprobs_keep(r, c, token);
+    add_text(r, c, text, out);
 }
 
 static void add_usage(const struct api_totals *t, struct buffer *out)
@@ -132,6 +154,11 @@ static void add_figure(const char *name, double value, struct buffer *out)
     json_add_fixed(out, value);
 }
 
+static void add_hash(uint64_t hash, struct buffer *out)
+{
+    buffer_printf(out, ",\"logits_hash\":\"%016llx\"", (unsigned long long)hash);
+}
+
 /* Names and meanings as llama-server's: prompt_n are the tokens that were computed, not those found
  * in the cache; rates are 0 where nothing was measured. */
 static void add_timings(const struct api_totals *t, struct buffer *out)
@@ -148,18 +175,37 @@ static void add_timings(const struct api_totals *t, struct buffer *out)
     add_figure("predicted_per_second", t->predicted_ms > 0 ? intervals * 1e3 / t->predicted_ms : 0,
                out);
     if (t->has_hash)
-        buffer_printf(out, ",\"logits_hash\":\"%016llx\"", (unsigned long long)t->logits_hash);
+        add_hash(t->logits_hash, out);
     buffer_add_byte(out, '}');
 }
 
-static void finish_stream(struct api_reply *r, const char *reason, struct slice text,
-                          const struct api_totals *totals, struct buffer *out)
+static const char *reason_name(enum api_finish reason)
 {
+    return reason == API_FINISH_STOP ? "\"stop\"" : "\"length\"";
+}
+
+void api_reply_end(struct api_reply *r, uint32_t choice, enum api_finish reason, struct slice text,
+                   const struct api_totals *totals, struct buffer *out)
+{
+    struct api_choice *c = choice_at(r, choice);
+    c->ended = true;
+    c->reason = reason;
+    c->has_hash = totals->has_hash;
+    c->logits_hash = totals->logits_hash;
+    if (!r->stream) {
+        buffer_add_slice(&c->text, text);
+        return;
+    }
     start(r, out);
-    add_text(r, text, out);
-    open_chunk(r, "", NULL, reason, out);
+    add_text(r, c, text, out);
+    open_chunk(r, c, "", NULL, reason_name(reason), out);
     add_timings(totals, out);
     close_chunk(r, out);
+}
+
+static void finish_stream(const struct api_reply *r, const struct api_totals *totals,
+                          struct buffer *out)
+{
     if (r->include_usage) {
         buffer_add_slice(out, buffer_slice(&r->head));
         buffer_add_text(out, ",\"choices\":[]");
@@ -170,39 +216,68 @@ static void finish_stream(struct api_reply *r, const char *reason, struct slice 
     buffer_add_text(out, done);
 }
 
-static void finish_body(struct api_reply *r, const char *reason, struct slice text,
-                        const struct api_totals *totals, struct buffer *out)
+static void add_choice(const struct api_reply *r, struct api_choice *c, struct buffer *out)
 {
-    buffer_add_slice(&r->text, text);
-    buffer_add_slice(out, buffer_slice(&r->head));
+    buffer_printf(out, "{\"index\":%u", c->index);
     if (r->endpoint == API_CHAT) {
-        buffer_add_text(
-            out, ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
-        json_add_string(out, buffer_slice(&r->text));
+        buffer_add_text(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
+        json_add_string(out, buffer_slice(&c->text));
         buffer_add_text(out, ",\"refusal\":null}");
     } else {
-        buffer_add_text(out, ",\"choices\":[{\"index\":0,\"text\":");
-        json_add_string(out, buffer_slice(&r->text));
+        buffer_add_text(out, ",\"text\":");
+        json_add_string(out, buffer_slice(&c->text));
     }
     buffer_add_text(out, ",\"logprobs\":");
-    logprobs_write(r, out);
-    buffer_printf(out, ",\"finish_reason\":%s}]", reason);
+    logprobs_write(r, c, out);
+    buffer_printf(out, ",\"finish_reason\":%s", reason_name(c->reason));
+    /* of an only choice it is in the timings */
+    if (c->has_hash && r->n_choices > 1)
+        add_hash(c->logits_hash, out);
+    buffer_add_byte(out, '}');
+}
+
+static void finish_body(struct api_reply *r, const struct api_totals *totals, struct buffer *out)
+{
+    buffer_add_slice(out, buffer_slice(&r->head));
+    buffer_add_text(out, ",\"choices\":[");
+    for (uint32_t k = 0; k < r->n_choices; k++) {
+        if (k > 0)
+            buffer_add_byte(out, ',');
+        add_choice(r, &r->choices[k], out);
+    }
+    buffer_add_byte(out, ']');
     add_usage(totals, out);
     add_timings(totals, out);
     buffer_add_byte(out, '}');
 }
 
-void api_reply_finish(struct api_reply *r, enum api_finish reason, struct slice text,
-                      const struct api_totals *totals, struct buffer *out)
+void api_reply_finish(struct api_reply *r, const struct api_totals *totals, struct buffer *out)
 {
-    const char *name = reason == API_FINISH_STOP ? "\"stop\"" : "\"length\"";
+    for (uint32_t k = 0; k < r->n_choices; k++)
+        check(r->choices[k].ended);
     if (r->stream)
-        finish_stream(r, name, text, totals, out);
+        finish_stream(r, totals, out);
     else
-        finish_body(r, name, text, totals, out);
+        finish_body(r, totals, out);
 }
 
 void api_keepalive(struct buffer *out)
 {
     buffer_add_text(out, ": keepalive\n\n");
+}
+
+void api_reply_keepalive(struct api_reply *r, struct buffer *out)
+{
+    struct api_choice *c = &r->choices[0];
+    check(r->stream);
+    if (r->endpoint == API_CHAT && !r->started) {
+        start(r, out);
+        return;
+    }
+    /* Log-probabilities wait for text, not for this. */
+    uint32_t waiting = c->n_waiting;
+    c->n_waiting = 0;
+    open_chunk(r, c, "", NULL, "null", out);
+    close_chunk(r, out);
+    c->n_waiting = waiting;
 }

@@ -1,11 +1,16 @@
 /* reply.h: what the model makes becomes SSE events (stream) or one JSON body.
  *
- *     api_reply_init ─▶ api_reply_token* ─▶ api_reply_finish
+ *     api_reply_init ─▶ (api_reply_token* ─▶ api_reply_end) of each choice ─▶ api_reply_finish
  *                                        └▶ api_error_event, api_error_json (info.h)
  *
  * Each appends to a buffer of the caller: whole SSE events, or nothing, or the whole body.
  *
  *     chat, stream:  role chunk | content chunk* | finish chunk | usage chunk if asked for | [DONE]
+ *                    of each    | '-- of all choices, mixed --'
+ *
+ * A request has n choices, named by their index. Each has its own text, log-probabilities and end; a
+ * chunk is of one choice; the role chunks come first, all of them in order, since OpenAI's SDK wants to see
+ * the choices so. The prompt is counted once, the tokens made of all choices together.
  *
  * Text and tokens need not align: the detokenizer holds back halves of characters and beginnings of
  * stop strings, so a token may come with no text and a later one with the text of several.
@@ -59,17 +64,28 @@ struct api_totals {
     uint64_t logits_hash;
 };
 
-struct api_reply {
-    const struct api_context *ctx;
-    enum api_endpoint endpoint;
-    bool stream, include_usage;
-    bool started;          /* the role chunk is out */
-    int top_logprobs;      /* -1: no log-probabilities */
-    struct buffer head;    /* what every chunk begins with, up to the choices */
+/* One answer of a reply. */
+struct api_choice {
+    uint32_t index;
+    bool ended; /* it was given to api_reply_end, and */
+    enum api_finish reason;
     struct buffer text;    /* not streaming: the answer so far */
     struct buffer waiting; /* log-probabilities not yet written: n_waiting records (logprobs.h) */
     uint32_t n_waiting;
     uint32_t characters; /* characters begun by the tokens so far */
+    bool has_hash;       /* as its api_totals had */
+    uint64_t logits_hash;
+};
+
+struct api_reply {
+    const struct api_context *ctx;
+    enum api_endpoint endpoint;
+    bool stream, include_usage;
+    bool started;       /* the role chunks are out */
+    int top_logprobs;   /* -1: no log-probabilities */
+    struct buffer head; /* what every chunk begins with, up to the choices */
+    struct api_choice *choices;
+    uint32_t n_choices;
 };
 
 /* Starts a reply to req. id is the request's id (X-Request-Id); the reply's id is "chatcmpl-" or
@@ -82,17 +98,25 @@ void api_reply_release(struct api_reply *r);
 /* "text/event-stream" or "application/json". */
 const char *api_reply_content_type(const struct api_reply *r);
 
-/* A token was made, and `text` (complete UTF-8, may be empty) came free by it. Streaming: appends
- * an event to out if there is text (and before it, once, the role chunk); out may stay as it is. */
-void api_reply_token(struct api_reply *r, const struct api_token *token, struct slice text,
-                     struct buffer *out);
+/* A token of that choice was made, and `text` (complete UTF-8, may be empty) came free by it.
+ * Streaming: appends an event to out if there is text (and before it, once, the role chunks); out may
+ * stay as it is. */
+void api_reply_token(struct api_reply *r, uint32_t choice, const struct api_token *token,
+                     struct slice text, struct buffer *out);
 
-/* The end. `text` is what the detokenizer still held (may be empty). Streaming: the last chunks and
- * [DONE]; else the body. */
-void api_reply_finish(struct api_reply *r, enum api_finish reason, struct slice text,
-                      const struct api_totals *totals, struct buffer *out);
+/* The end of a choice. `text` is what the detokenizer still held (may be empty); totals: the figures
+ * of this choice. Streaming: its last chunks. */
+void api_reply_end(struct api_reply *r, uint32_t choice, enum api_finish reason, struct slice text,
+                   const struct api_totals *totals, struct buffer *out);
+
+/* The end; all choices have theirs. totals: the figures of all together (a logits hash only where there
+ * is one choice). Streaming: usage if asked for, and [DONE]; else the body. */
+void api_reply_finish(struct api_reply *r, const struct api_totals *totals, struct buffer *out);
 
 /* A comment that keeps an idle stream alive: ": keepalive" and an empty line. */
 void api_keepalive(struct buffer *out);
+/* The same as data, for clients that take no notice of comments: a chunk of the first choice with
+ * nothing in it; in a chat that has not begun, the role chunks. Streaming only. */
+void api_reply_keepalive(struct api_reply *r, struct buffer *out);
 
 #endif

@@ -221,6 +221,28 @@ static enum status parse_stream(const struct fields *f, struct api_request *out)
     return status;
 }
 
+/* n, and best_of, which may only say the same: nothing here ranks answers. */
+static enum status parse_choices(const struct fields *f, const struct api_context *ctx,
+                                 struct api_request *out)
+{
+    int64_t n = 1, best_of = 0;
+    enum status status = field_integer(f, "n", 1, API_CHOICES_MAX, &n);
+    if (status == STATUS_OK && out->endpoint == API_COMPLETIONS)
+        status = field_integer(f, "best_of", 0, API_CHOICES_MAX, &best_of);
+    if (status != STATUS_OK)
+        return status;
+    if (n > ctx->max_choices)
+        return error_param(f->err, STATUS_INVALID, "n",
+                           "n is %d; a request may ask for at most %u choices here", (int)n,
+                           ctx->max_choices);
+    if (best_of > 0 && best_of != n)
+        return error_param(f->err, STATUS_UNSUPPORTED, "best_of",
+                           "best_of %d with n %d is not supported: they must be equal",
+                           (int)best_of, (int)n);
+    out->n_choices = (uint32_t)n;
+    return STATUS_OK;
+}
+
 /* max_completion_tokens wins over the older max_tokens. *name: the one that holds; NULL if none. */
 static enum status parse_max_tokens(const struct fields *f, struct api_request *out,
                                     const char **name)
@@ -272,6 +294,8 @@ static enum status parse_object(const struct fields *f, const struct api_context
         status = parse_stream(f, out);
     if (status == STATUS_OK)
         status = refuse_unsupported(f, out->endpoint);
+    if (status == STATUS_OK)
+        status = parse_choices(f, ctx, out);
     if (status == STATUS_OK)
         status = parse_sampling(f, ctx, &out->sampling);
     if (status == STATUS_OK)

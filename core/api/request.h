@@ -8,7 +8,7 @@
  * - Whole numbers may be written as 5 or 5.0. Every number has a range; outside of it is an error,
  * never clamped.
  * - Fields that nobody here knows are ignored. Fields that would change the answer and are not
- * supported (tools, response_format other than text, n > 1, echo, ...) are refused by name unless
+ * supported (tools, response_format other than text, echo, ...) are refused by name unless
  * they hold their do-nothing value.
  *
  * Ownership: a parsed request owns its tokens (malloc'ed; a caller who takes them over sets the
@@ -30,6 +30,7 @@ struct api_context;
 enum {
     API_STOP_MAX = 4,                 /* stop strings of a request */
     API_STOP_BYTES = 1024,            /* bytes of one stop string */
+    API_CHOICES_MAX = 128,            /* n, where the context allows so many */
     API_TOP_CHAT = 20,                /* top_logprobs of chat completions */
     API_TOP_COMPLETIONS = 5,          /* logprobs of completions */
     API_SALT_BYTES = 1024,            /* bytes of cache_salt */
@@ -68,6 +69,7 @@ struct api_request {
      * <= context. 0 only for completions that asked for it: the answer is empty, with finish reason
      * "length". */
     uint32_t max_tokens;
+    uint32_t n_choices; /* answers to make from the prompt, at least 1, at most ctx->max_choices */
     struct api_sampling sampling;
     struct slice stop[API_STOP_MAX]; /* not empty, valid UTF-8 */
     size_t n_stop;

@@ -361,9 +361,8 @@ static void emit(struct sched *s, struct sequence *q, const struct drawn *drawn,
         end_choice(s, q, SCHED_LENGTH);
 }
 
-/* The prompt of q was computed: its further choices begin, each with its first token. */
-static void begin_choices(struct sched *s, struct sequence *q, const struct drawn *drawn,
-                          uint64_t now)
+/* q has drawn; where that was for its prompt, for all its choices, which begin now. */
+static void emit_all(struct sched *s, struct sequence *q, const struct drawn *drawn, uint64_t now)
 {
     uint32_t n = q->forks;
     for (uint32_t k = 1; k <= n; k++) {
@@ -371,7 +370,11 @@ static void begin_choices(struct sched *s, struct sequence *q, const struct draw
         queue_add(&s->running, f);
         fair_join(&s->fair, f);
         verify_join(s, f);
-        emit(s, f, &drawn[k - 1], now);
+    }
+    for (uint32_t k = 0; k <= n; k++) {
+        struct sequence *next = kin_entry(q->kin.next); /* emit may be q's end */
+        emit(s, q, &drawn[k], now);
+        q = next;
     }
 }
 
@@ -400,8 +403,7 @@ static uint32_t take_member(struct sched *s, struct batch_member *m, const struc
     if (m->draws && q->abandoned) {
         fail(s, q, STATUS_CANCELLED);
     } else if (m->draws) {
-        begin_choices(s, q, drawn + 1, now);
-        emit(s, q, drawn + right, now);
+        emit_all(s, q, drawn + right, now);
     }
     return right + 1;
 }

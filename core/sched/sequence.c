@@ -297,7 +297,7 @@ struct sequence *sequence_fork(struct sequence *s, uint32_t k, uint64_t serial)
         sequence_new(copy_generation(s->generation, k), serial, s->limit, s->grows, s->cache);
     f->forks = 0;
     f->choice = k;
-    list_append(&s->kin, &f->kin);
+    list_append(&s->kin, &f->kin); /* so the ring is in the order of the choices */
     f->state = s->state;
     f->started = s->started;
     f->paused = s->paused;

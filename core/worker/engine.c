@@ -162,6 +162,8 @@ enum status engine_load(struct engine *e, struct error *err)
         .fingerprint = e->fingerprint,
         .created = clock_wall_ns() / 1000000000,
         .context = context_of(e),
+        .max_choices =
+            (uint32_t)(o->max_choices < o->max_running ? o->max_choices : o->max_running),
         .body_limit = (size_t)o->max_body,
     };
     e->load_ns = clock_ns() - start;

@@ -12,16 +12,11 @@
 #include "core/base/xalloc.h"
 #include "core/sched/sched.h"
 #include "core/stats/writer.h"
+#include "core/worker/answer.h"
 #include "core/worker/channels.h"
 #include "core/worker/stream.h"
 #include "core/worker/terms.h"
 #include "core/worker/worker.h"
-
-/* A token that was made and whose text has not begun to leave the detokenizer. */
-struct waiting_token {
-    struct api_token token;
-    struct api_top top[SAMPLE_TOP_MAX];
-};
 
 static uint64_t random_seed(const struct stream *s)
 {
@@ -42,6 +37,7 @@ static struct generation *make_generation(struct stream *s)
     bool rest = r->n_tokens + r->max_tokens >= s->worker->engine.context.context;
     g->max_tokens = rest ? SCHED_REST : r->max_tokens;
     terms_apply(s, g);
+    g->n_choices = r->n_choices;
     g->n_top = r->top_logprobs;
     g->ignore_eos = r->ignore_eos;
     g->arrival_ns = s->arrival_ns;
@@ -63,19 +59,62 @@ static struct generation *make_generation(struct stream *s)
     return g;
 }
 
+/* What the figures of a choice share: those of the prompt. */
+static struct api_totals totals_of(const struct stream *s, const struct answer *a)
+{
+    struct api_totals t = s->totals;
+    t.completion_tokens = a->tokens;
+    t.predicted_ms = (double)(a->last_ns - a->first_ns) / 1e6;
+    t.has_hash = s->worker->options->trace_logits;
+    t.logits_hash = a->logits_hash;
+    return t;
+}
+
+/* The figures as far as they are known. */
+static void sum_up(struct stream *s)
+{
+    struct api_totals *t = &s->totals;
+    t->completion_tokens = 0;
+    for (uint32_t k = 0; k < s->n_answers; k++)
+        t->completion_tokens += s->answers[k].tokens;
+    t->has_hash = s->worker->options->trace_logits && s->n_answers == 1;
+    t->logits_hash = s->answers[0].logits_hash;
+    if (s->first_ns == 0)
+        return;
+    t->prompt_ms = (double)(s->first_ns - s->arrival_ns) / 1e6 - t->queue_ms;
+    t->predicted_ms = (double)(s->last_ns - s->first_ns) / 1e6;
+}
+
 /* The reply is complete. */
-static void finish(struct stream *s, enum api_finish reason)
+static void finish(struct stream *s)
 {
     struct worker *w = s->worker;
-    s->finish = reason == API_FINISH_STOP ? "stop" : "length";
-    stats_add(w->stats, STATS_CELL_LOOP,
-              reason == API_FINISH_STOP ? STAT_requests_done_stop : STAT_requests_done_length, 1);
-    if (s->totals.has_hash)
-        stats_set(w->stats, STAT_last_logits_hash, s->totals.logits_hash);
-    api_reply_finish(&s->reply, reason, buffer_slice(&s->text), &s->totals, &s->out);
-    if (s->http_status == 0)
-        stream_head(s, 200, api_reply_content_type(&s->reply));
+    bool stop = strcmp(s->finish, "stop") == 0;
+    stats_add(w->stats, STATS_CELL_LOOP, stop ? STAT_requests_done_stop : STAT_requests_done_length,
+              1);
+    if (w->options->trace_logits)
+        stats_set(w->stats, STAT_last_logits_hash, s->answers[0].logits_hash);
+    api_reply_finish(&s->reply, &s->totals, &s->out);
     stream_end(s);
+}
+
+/* A choice is complete, and with the last one the reply; then the stream may be gone afterwards. */
+static void finish_answer(struct stream *s, struct answer *a, enum api_finish reason)
+{
+    sum_up(s);
+    struct api_totals totals = totals_of(s, a);
+    a->ended = true;
+    s->n_ended++;
+    if (s->finish == NULL || reason == API_FINISH_LENGTH)
+        s->finish = reason == API_FINISH_STOP ? "stop" : "length";
+    api_reply_end(&s->reply, a->choice, reason, buffer_slice(&a->text), &totals, &s->out);
+    bool last = s->n_ended == s->n_answers;
+    if (s->http_status == 0 && (s->sse || last))
+        stream_head(s, 200, api_reply_content_type(&s->reply));
+    if (last)
+        finish(s);
+    else if (s->sse && s->in_sched)
+        stream_flush(s);
 }
 
 static void begin_reply(struct stream *s)
@@ -86,7 +125,10 @@ static void begin_reply(struct stream *s)
     s->has_reply = true;
     s->totals.prompt_tokens = (uint32_t)r->n_tokens;
     api_reply_init(&s->reply, &e->context, r, slice_of(s->id), clock_wall_ns() / 1000000000);
-    detokenizer_init(&s->detokenizer, e->tokenizer, r->stop, r->n_stop, 0);
+    s->n_answers = r->n_choices;
+    s->answers = xcalloc(s->n_answers, sizeof(*s->answers));
+    for (uint32_t k = 0; k < s->n_answers; k++)
+        answer_init(&s->answers[k], k, e->tokenizer, r);
 }
 
 static void admit(struct stream *s)
@@ -109,8 +151,10 @@ void glue_submit(struct stream *s)
     }
     begin_reply(s);
     if (r->max_tokens == 0) {
+        uint32_t n = s->n_answers;
         admit(s);
-        finish(s, API_FINISH_LENGTH);
+        for (uint32_t k = 0; k < n; k++) /* the last one may end the stream */
+            finish_answer(s, &s->answers[k], API_FINISH_LENGTH);
         return;
     }
     struct generation *g = make_generation(s);
@@ -128,68 +172,28 @@ void glue_submit(struct stream *s)
 
 void glue_release(struct stream *s)
 {
-    free(s->waiting);
-    buffer_release(&s->text);
-    if (!s->has_reply)
-        return;
-    api_reply_release(&s->reply);
-    detokenizer_release(&s->detokenizer);
+    for (uint32_t k = 0; k < s->n_answers; k++)
+        answer_release(&s->answers[k]);
+    free(s->answers);
+    if (s->has_reply)
+        api_reply_release(&s->reply);
 }
 
-/* Gives the first n waiting tokens to the reply; the text that is out goes with the last of them. */
-static void release_tokens(struct stream *s, size_t n)
-{
-    if (n > s->n_waiting)
-        n = s->n_waiting;
-    for (size_t i = 0; i < n; i++) {
-        bool last = i + 1 == n;
-        s->waiting[i].token.top = s->waiting[i].top;
-        api_reply_token(&s->reply, &s->waiting[i].token,
-                        last ? buffer_slice(&s->text) : (struct slice){0}, &s->out);
-        if (last)
-            buffer_clear(&s->text);
-    }
-    s->n_released += n;
-    s->n_waiting -= n;
-    memmove(s->waiting, s->waiting + n, s->n_waiting * sizeof(*s->waiting));
-}
-
-static void add_waiting(struct stream *s, const struct sched_token *from)
-{
-    if (s->n_waiting == s->cap_waiting) {
-        s->cap_waiting = s->cap_waiting * 2 + 4;
-        s->waiting = xreallocarray(s->waiting, s->cap_waiting, sizeof(*s->waiting));
-    }
-    struct waiting_token *to = &s->waiting[s->n_waiting++];
-    to->token =
-        (struct api_token){.token = from->token, .logprob = from->logprob, .n_top = from->n_top};
-    for (uint32_t i = 0; i < from->n_top; i++)
-        to->top[i] = (struct api_top){from->top[i].token, from->top[i].logprob};
-}
-
-static void token_made(struct stream *s, const struct sched_token *token)
+static void token_made(struct stream *s, struct answer *a, const struct sched_token *token)
 {
     struct worker *w = s->worker;
     uint64_t now = clock_ns();
     if (s->first_ns == 0) {
         s->first_ns = now;
         stats_record(w->stats, STATS_CELL_LOOP, STAT_ttft, now - s->arrival_ns);
-    } else {
-        stats_record(w->stats, STATS_CELL_LOOP, STAT_itl, now - s->last_ns);
+    } else if (a->first_ns != 0) {
+        stats_record(w->stats, STATS_CELL_LOOP, STAT_itl, now - a->last_ns);
     }
     s->last_ns = now;
     stats_add(w->stats, STATS_CELL_LOOP, STAT_completion_tokens_total, 1);
-    s->totals.has_hash = w->options->trace_logits;
-    s->totals.logits_hash = token->logits_hash;
-    add_waiting(s, token);
-    bool stopped = detokenizer_feed(&s->detokenizer, token->token, &s->text);
-    s->totals.completion_tokens = (uint32_t)s->detokenizer.tokens;
-    release_tokens(s, (size_t)(s->detokenizer.tokens_out - s->n_released));
-    if (stopped) {
-        s->totals.prompt_ms = (double)(s->first_ns - s->arrival_ns) / 1e6 - s->totals.queue_ms;
-        s->totals.predicted_ms = (double)(s->last_ns - s->first_ns) / 1e6;
-        sched_cancel(w->engine.sched, s->number); /* its last event frees the stream */
-        finish(s, API_FINISH_STOP);
+    if (answer_token(a, token, now, &s->reply, &s->out)) {
+        sched_finish(w->engine.sched, s->number, a->choice);
+        finish_answer(s, a, API_FINISH_STOP);
         return;
     }
     if (!s->sse)
@@ -199,30 +203,20 @@ static void token_made(struct stream *s, const struct sched_token *token)
     stream_flush(s);
 }
 
-static void set_totals(struct stream *s, const struct sched_end *end)
+static void choice_done(struct stream *s, struct answer *a, const struct sched_end *end)
 {
-    s->totals.prompt_tokens = end->prompt_tokens;
     s->totals.cached_tokens = end->cached_tokens;
-    s->totals.completion_tokens = end->completion_tokens;
     s->totals.queue_ms = (double)end->queue_ns / 1e6;
-    s->totals.prompt_ms = (double)end->prefill_ns / 1e6;
-    s->totals.predicted_ms = (double)end->decode_ns / 1e6;
-    s->totals.has_hash = s->worker->options->trace_logits;
-    s->totals.logits_hash = end->logits_hash;
-}
-
-static void generation_done(struct stream *s, const struct sched_end *end)
-{
-    set_totals(s, end);
-    bool stopped = detokenizer_finish(&s->detokenizer, &s->text);
-    release_tokens(s, stopped ? (size_t)(s->detokenizer.tokens_out - s->n_released) : s->n_waiting);
-    finish(s, stopped || end->reason == SCHED_STOP ? API_FINISH_STOP : API_FINISH_LENGTH);
+    bool stopped = answer_close(a, &s->reply, &s->out);
+    finish_answer(s, a, stopped || end->reason == SCHED_STOP ? API_FINISH_STOP : API_FINISH_LENGTH);
 }
 
 static void generation_failed(struct stream *s, const struct sched_end *end)
 {
     struct error err = {0};
-    set_totals(s, end);
+    s->totals.cached_tokens = end->cached_tokens;
+    s->totals.queue_ms = (double)end->queue_ns / 1e6;
+    sum_up(s);
     error_set(&err, end->status, "%s", end->text != NULL ? end->text : status_text(end->status));
     stream_fail(s, &err);
 }
@@ -232,6 +226,7 @@ static void handle(struct worker *w, const struct sched_event *event)
     struct stream *s = map_get(&w->by_number, event->id);
     check(s != NULL && s->in_sched); /* a stream outlives its generation */
     bool wanted = s->cs != NULL && !s->ended;
+    struct answer *a = &s->answers[event->choice];
     switch (event->kind) {
     case SCHED_STARTED:
         s->totals.cached_tokens = event->started.cached_tokens;
@@ -239,18 +234,18 @@ static void handle(struct worker *w, const struct sched_event *event)
         s->cache = event->started.cache;
         break;
     case SCHED_TOKEN:
-        if (wanted)
-            token_made(s, &event->token);
+        if (wanted && !a->ended)
+            token_made(s, a, &event->token);
         break;
     case SCHED_DONE:
     case SCHED_FAILED:
-        s->in_sched = false;
+        s->in_sched = !event->end.last;
         if (!wanted)
             stream_settle(s);
-        else if (event->kind == SCHED_DONE)
-            generation_done(s, &event->end);
-        else
+        else if (event->kind == SCHED_FAILED)
             generation_failed(s, &event->end);
+        else if (!a->ended)
+            choice_done(s, a, &event->end);
         break;
     }
 }
@@ -291,8 +286,8 @@ void glue_info_pairs(const struct stream *s, struct message_head *head, char fig
     if (s->ended && s->finish != NULL)
         message_add_pair(head->pairs, &head->n_pairs, slice_of("x-tokenring-finish"),
                          slice_of(s->finish));
-    if (s->ended && s->totals.has_hash) {
-        snprintf(figures[n], 32, "%016llx", (unsigned long long)s->totals.logits_hash);
+    if (s->ended && s->worker->options->trace_logits) {
+        snprintf(figures[n], 32, "%016llx", (unsigned long long)s->answers[0].logits_hash);
         message_add_pair(head->pairs, &head->n_pairs, slice_of("x-tokenring-logits-hash"),
                          slice_of(figures[n]));
     }

@@ -24,12 +24,11 @@
 #include "core/base/buffer.h"
 #include "core/base/list.h"
 #include "core/ring/channel.h"
-#include "core/text/detokenizer.h"
 
 struct worker;
 struct link;
 struct echo;
-struct waiting_token;
+struct answer;
 
 enum stream_phase { STREAM_BODY, STREAM_FRONT, STREAM_SCHED, STREAM_ECHO, STREAM_FINISHED };
 
@@ -79,16 +78,13 @@ struct stream {
 
     /* generation */
     struct api_reply reply;
-    struct detokenizer detokenizer;
     bool has_reply;
-    struct buffer text;            /* came out of the detokenizer, not in the reply yet */
-    struct waiting_token *waiting; /* tokens whose text is not out yet */
-    size_t n_waiting, cap_waiting;
-    uint64_t n_released; /* tokens given to the reply */
-    struct api_totals totals;
-    enum status failure; /* STATUS_OK, or what the answer is an error for */
-    const char *cache;   /* how the prefix cache was met (SCHED_STARTED), or NULL; static */
-    const char *finish;  /* for the log: "stop", "length", or an error's name */
+    struct answer *answers; /* one a choice */
+    uint32_t n_answers, n_ended;
+    struct api_totals totals; /* of all choices together */
+    enum status failure;      /* STATUS_OK, or what the answer is an error for */
+    const char *cache;        /* how the prefix cache was met (SCHED_STARTED), or NULL; static */
+    const char *finish;       /* for the log: "stop" (all choices), "length", or an error's name */
 
     uint64_t arrival_ns, first_ns, last_ns; /* request, first token, latest token */
 };

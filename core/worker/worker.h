@@ -8,6 +8,7 @@
  *     stream.c     streams: one request each; all that goes down  incoming.c  what comes up: requests, bodies
  *     front.c      parse and tokenize in the front pool
  *     glue.c       scheduler events to text to replies
+ *     answer.c     tokens of a choice to its text
  *     echo.c       the test endpoint
  *     publish.c    counters and gauges to the stats file
  *

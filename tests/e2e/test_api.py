@@ -134,7 +134,7 @@ def test_bad_input():
             ({'prompt': 'x', 'top_p': 1.5}, 'top_p'), ({'prompt': 'x', 'top_k': 'a'}, 'top_k'), ({'prompt': 'x', 'stop': ['a'] * 5}, 'stop'),
             ({'prompt': [1, 2, 99999]}, 'prompt'), ({'prompt': [-1]}, 'prompt'), ({'prompt': 'x', 'logit_bias': {'a': 1}}, 'logit_bias'),
             ({'prompt': 'x', 'logit_bias': {'5': 500}}, 'logit_bias'), ({'prompt': 'x', 'presence_penalty': 9}, 'presence_penalty'),
-            ({'prompt': 'x', 'stream': 'yes'}, 'stream'), ({'prompt': 'x', 'logprobs': 9}, 'logprobs'), ({'prompt': 'x', 'n': 3}, 'n'),
+            ({'prompt': 'x', 'stream': 'yes'}, 'stream'), ({'prompt': 'x', 'logprobs': 9}, 'logprobs'), ({'prompt': 'x', 'n': 17}, 'n'),
             ({'prompt': 'x', 'seed': 'a'}, 'seed'), ({'prompt': 'x', 'ignore_eos': 'a'}, 'ignore_eos')]
         for body, param in cases:
             refused(site.post(TEXT, body), 400, None, param)

@@ -28,6 +28,7 @@ static void examine(const struct api_request *req, const struct api_context *ctx
     check(req->n_stop <= API_STOP_MAX);
     for (size_t i = 0; i < req->n_stop; i++)
         check(req->stop[i].len >= 1 && memchr(req->stop[i].ptr, 0, req->stop[i].len) == NULL);
+    check(req->n_choices >= 1 && req->n_choices <= 8);
     check(req->top_logprobs >= -1 && req->top_logprobs <= API_TOP_CHAT);
 }
 
@@ -39,11 +40,14 @@ static void answer(const struct api_request *req, const struct api_context *ctx)
     struct api_totals totals = {.prompt_tokens = (uint32_t)req->n_tokens};
     api_reply_init(&reply, ctx, req, slice_of("id"), 1);
     for (size_t i = 0; i < req->n_tokens && i < 20; i++) {
+        uint32_t k = (uint32_t)i % req->n_choices;
         struct api_top top = {req->tokens[i], -1};
         struct api_token token = {req->tokens[i], -1, &top, 1};
-        api_reply_token(&reply, &token, tokenizer_piece(ctx->tokenizer, req->tokens[i]), &out);
+        api_reply_token(&reply, k, &token, tokenizer_piece(ctx->tokenizer, req->tokens[i]), &out);
     }
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    for (uint32_t k = 0; k < req->n_choices; k++)
+        api_reply_end(&reply, k, API_FINISH_STOP, slice_of(""), &totals, &out);
+    api_reply_finish(&reply, &totals, &out);
     if (!req->stream) {
         struct json json;
         struct error err;

@@ -21,7 +21,7 @@ static void save(const char *schema, const char *ending, struct buffer *out)
 }
 
 static void run(enum api_endpoint endpoint, bool stream, bool usage, int top,
-                enum api_finish reason)
+                enum api_finish reason, uint32_t choices)
 {
     static const struct {
         uint32_t token;
@@ -45,6 +45,7 @@ static void run(enum api_endpoint endpoint, bool stream, bool usage, int top,
                                   .model = "org/fake-1",
                                   .stream = stream,
                                   .include_usage = usage,
+                                  .n_choices = choices,
                                   .top_logprobs = top};
     struct api_totals totals = {.prompt_tokens = 9,
                                 .cached_tokens = 4,
@@ -58,9 +59,14 @@ static void run(enum api_endpoint endpoint, bool stream, bool usage, int top,
     api_reply_init(&reply, &fake_context, &request, slice_of("00ff"), 1700000002);
     for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
         struct api_token token = {made[i].token, -0.1f * (float)i, tops, top > 0 ? (size_t)top : 0};
-        api_reply_token(&reply, &token, slice_of(made[i].text), &out);
+        for (uint32_t k = 0; k < choices; k++)
+            api_reply_token(&reply, k, &token, slice_of(made[i].text), &out);
+        if (stream)
+            api_reply_keepalive(&reply, &out);
     }
-    api_reply_finish(&reply, reason, slice_of(""), &totals, &out);
+    for (uint32_t k = choices; k-- > 0;)
+        api_reply_end(&reply, k, reason, slice_of(""), &totals, &out);
+    api_reply_finish(&reply, &totals, &out);
     const char *schema = endpoint == API_COMPLETIONS ? "CreateCompletionResponse"
                          : stream                    ? "CreateChatCompletionStreamResponse"
                                                      : "CreateChatCompletionResponse";
@@ -83,7 +89,7 @@ int main(int argc, char **argv)
                 kind < 4   ? -1
                 : kind < 8 ? 0
                            : most,
-                kind & 1 ? API_FINISH_STOP : API_FINISH_LENGTH);
+                kind & 1 ? API_FINISH_STOP : API_FINISH_LENGTH, kind % 3 == 0 ? 3 : 1);
     }
     struct buffer out = {0};
     struct error err = {0};

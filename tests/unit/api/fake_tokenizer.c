@@ -17,6 +17,7 @@ const struct api_context fake_context = {
     .fingerprint = "fp_test",
     .created = 1700000000,
     .context = 512,
+    .max_choices = 8,
     .body_limit = 1 << 20,
 };
 

@@ -55,6 +55,7 @@ int main(void)
                               .n_names = 1,
                               .fingerprint = "fp",
                               .context = 512,
+                              .max_choices = 1,
                               .body_limit = 65536};
     struct api_request request = {0};
 

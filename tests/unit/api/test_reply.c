@@ -12,7 +12,8 @@ static struct buffer out;
 
 static void setup(void)
 {
-    request = (struct api_request){.endpoint = API_CHAT, .model = "fake", .top_logprobs = -1};
+    request = (struct api_request){
+        .endpoint = API_CHAT, .model = "fake", .n_choices = 1, .top_logprobs = -1};
     out = (struct buffer){0};
 }
 
@@ -31,7 +32,13 @@ static void token(uint32_t id, float logprob, const char *text)
 {
     struct api_top top[2] = {{'x', -0.5f}, {'y', -1.5f}};
     struct api_token t = {.token = id, .logprob = logprob, .top = top, .n_top = 2};
-    api_reply_token(&reply, &t, slice_of(text), &out);
+    api_reply_token(&reply, 0, &t, slice_of(text), &out);
+}
+
+static void finish(enum api_finish reason, const char *text, const struct api_totals *figures)
+{
+    api_reply_end(&reply, 0, reason, slice_of(text), figures, &out);
+    api_reply_finish(&reply, figures, &out);
 }
 
 static const struct api_totals totals = {
@@ -75,7 +82,7 @@ START_TEST(chat_stream)
     ck_assert_str_eq(out.ptr, CHAT_HEAD "{\"index\":0,\"delta\":{\"content\":\"\xc3\xa9\\n\\\"\"},"
                                         "\"logprobs\":null,\"finish_reason\":null}]}\n\n");
     buffer_clear(&out);
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    finish(API_FINISH_STOP, "", &totals);
     ck_assert_str_eq(out.ptr,
                      CHAT_HEAD "{\"index\":0,\"delta\":{},\"logprobs\":null,"
                                "\"finish_reason\":\"stop\"}]," TIMINGS "}\n\ndata: [DONE]\n\n");
@@ -89,7 +96,7 @@ START_TEST(chat_stream_usage)
     struct api_totals traced = totals;
     traced.has_hash = true;
     traced.logits_hash = 0x0123456789abcdefull;
-    api_reply_finish(&reply, API_FINISH_LENGTH, slice_of("tail"), &traced, &out);
+    finish(API_FINISH_LENGTH, "tail", &traced);
     const char *hash = "\"logits_hash\":\"0123456789abcdef\"}";
     /* Role, tail, finish, usage, [DONE]: also when no token was ever made. */
     int events = 0, nulls = 0;
@@ -116,7 +123,7 @@ START_TEST(completion_stream)
     ck_assert_str_eq(out.ptr, TEXT_HEAD "{\"index\":0,\"text\":\"H\",\"logprobs\":null,"
                                         "\"finish_reason\":null}]}\n\n");
     buffer_clear(&out);
-    api_reply_finish(&reply, API_FINISH_LENGTH, slice_of(""), &totals, &out);
+    finish(API_FINISH_LENGTH, "", &totals);
     ck_assert_str_eq(out.ptr,
                      TEXT_HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,"
                                "\"finish_reason\":\"length\"}]," TIMINGS "}\n\ndata: [DONE]\n\n");
@@ -129,7 +136,7 @@ START_TEST(bodies)
     ck_assert_str_eq(api_reply_content_type(&reply), "application/json");
     token('H', 0, "H");
     ck_assert_uint_eq(out.len, 0);
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of("i"), &totals, &out);
+    finish(API_FINISH_STOP, "i", &totals);
     ck_assert_str_eq(
         out.ptr, "{\"id\":\"chatcmpl-r1\",\"object\":\"chat.completion\",\"created\":1700000001,"
                  "\"model\":\"fake\",\"system_fingerprint\":\"fp_test\",\"choices\":[{\"index\":0,"
@@ -139,7 +146,7 @@ START_TEST(bodies)
     buffer_clear(&out);
     request.endpoint = API_COMPLETIONS;
     begin();
-    api_reply_finish(&reply, API_FINISH_LENGTH, slice_of(""), &totals, &out);
+    finish(API_FINISH_LENGTH, "", &totals);
     ck_assert_str_eq(
         out.ptr,
         "{\"id\":\"cmpl-r1\",\"object\":\"text_completion\",\"created\":1700000001,"
@@ -169,7 +176,7 @@ START_TEST(chat_logprobs)
     ck_assert_ptr_null(strstr(out.ptr, "226"));
     buffer_clear(&out);
     token('b', -2, "");
-    api_reply_finish(&reply, API_FINISH_LENGTH, slice_of(""), &totals, &out);
+    finish(API_FINISH_LENGTH, "", &totals);
     ck_assert_ptr_nonnull(
         strstr(out.ptr, "\"delta\":{},\"logprobs\":{\"content\":[{\"token\":\"b\""));
 }
@@ -186,8 +193,8 @@ START_TEST(completion_logprobs)
     token('x', -0.5f, "\xef\xbf\xbdx");
     struct api_top same[2] = {{'a', -0.125f}, {FAKE_SECOND_A, -0.25f}};
     struct api_token t = {.token = FAKE_SECOND_A, .logprob = -0.25f, .top = same, .n_top = 2};
-    api_reply_token(&reply, &t, slice_of("a"), &out);
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    api_reply_token(&reply, 0, &t, slice_of("a"), &out);
+    finish(API_FINISH_STOP, "", &totals);
     ck_assert_ptr_nonnull(strstr(
         out.ptr,
         "\"logprobs\":{\"tokens\":[\" the\",\"\xc3\xa9\",\"bytes:\\\\xe2\\\\x82\",\"x\",\"a\"],"
@@ -210,7 +217,7 @@ START_TEST(offset_inside_a_character)
     token(FAKE_HALF, -1, "");
     token(0xac, -1, "\xe2\x82\xac");
     token('q', -1, "q");
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    finish(API_FINISH_STOP, "", &totals);
     ck_assert_ptr_nonnull(strstr(out.ptr, "\"text_offset\":[0,1,1,2]"));
 }
 END_TEST
@@ -221,8 +228,96 @@ START_TEST(completion_logprobs_zero)
     request.top_logprobs = 0;
     begin();
     token('q', -1, "q");
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    finish(API_FINISH_STOP, "", &totals);
     ck_assert_ptr_nonnull(strstr(out.ptr, "\"top_logprobs\":[{\"q\":-1}]"));
+}
+END_TEST
+
+static void token_of(uint32_t choice, uint32_t id, const char *text)
+{
+    struct api_top top = {'x', -0.5f};
+    struct api_token t = {.token = id, .logprob = -1, .top = &top, .n_top = 1};
+    api_reply_token(&reply, choice, &t, slice_of(text), &out);
+}
+
+#define DELTA(index, delta, finish)                                                                \
+    CHAT_HEAD "{\"index\":" index ",\"delta\":{" delta                                             \
+              "},\"logprobs\":null,\"finish_reason\":" finish "}]"
+#define ROLE(index) DELTA(index, "\"role\":\"assistant\",\"content\":\"\"", "null") "}\n\n"
+
+START_TEST(choices_of_a_stream)
+{
+    request.stream = true;
+    request.n_choices = 2;
+    begin();
+    token_of(1, 'a', "a");
+    token_of(0, 'b', "b");
+    api_reply_end(&reply, 1, API_FINISH_STOP, slice_of(""), &totals, &out);
+    token_of(0, 'c', "c");
+    ck_assert_str_eq(
+        out.ptr,
+        ROLE("0") ROLE("1") DELTA("1", "\"content\":\"a\"", "null") "}\n\n" DELTA(
+            "0", "\"content\":\"b\"",
+            "null") "}\n\n" DELTA("1", "", "\"stop\"") "," TIMINGS
+                                                       "}\n\n" DELTA("0", "\"content\":\"c\"",
+                                                                     "null") "}\n\n");
+    buffer_clear(&out);
+    api_reply_end(&reply, 0, API_FINISH_LENGTH, slice_of("d"), &totals, &out);
+    api_reply_finish(&reply, &totals, &out);
+    ck_assert_str_eq(out.ptr, DELTA("0", "\"content\":\"d\"", "null") "}\n\n" DELTA(
+                                  "0", "", "\"length\"") "," TIMINGS "}\n\ndata: [DONE]\n\n");
+}
+END_TEST
+
+START_TEST(choices_of_a_body)
+{
+    struct api_totals traced = totals;
+    traced.has_hash = true;
+    traced.logits_hash = 0xabc;
+    request.n_choices = 2;
+    request.top_logprobs = 1;
+    request.endpoint = API_COMPLETIONS;
+    begin();
+    token_of(1, 'a', "a");
+    token_of(0, 'b', "b");
+    token_of(1, 'c', "c");
+    api_reply_end(&reply, 1, API_FINISH_LENGTH, slice_of(""), &traced, &out);
+    api_reply_end(&reply, 0, API_FINISH_STOP, slice_of("!"), &traced, &out);
+    ck_assert_uint_eq(out.len, 0);
+    api_reply_finish(&reply, &totals, &out);
+    ck_assert_ptr_nonnull(strstr(
+        out.ptr,
+        "\"choices\":[{\"index\":0,\"text\":\"b!\",\"logprobs\":{\"tokens\":[\"b\"],"
+        "\"token_logprobs\":[-1],\"top_logprobs\":[{\"x\":-0.5,\"b\":-1}],\"text_offset\":[0]},"
+        "\"finish_reason\":\"stop\",\"logits_hash\":\"0000000000000abc\"},"
+        "{\"index\":1,\"text\":\"ac\",\"logprobs\":{\"tokens\":[\"a\",\"c\"],"
+        "\"token_logprobs\":[-1,-1],\"top_logprobs\":[{\"x\":-0.5,\"a\":-1},{\"x\":-0.5,\"c\":-1}],"
+        "\"text_offset\":[0,1]},\"finish_reason\":\"length\",\"logits_hash\":\"0000000000000abc\"}]," USAGE));
+}
+END_TEST
+
+START_TEST(keepalives_as_data)
+{
+    request.stream = true;
+    request.n_choices = 2;
+    request.top_logprobs = 0;
+    begin();
+    api_reply_keepalive(&reply, &out);
+    ck_assert_str_eq(out.ptr, ROLE("0") ROLE("1"));
+    buffer_clear(&out);
+    token('a', -1, "");
+    api_reply_keepalive(&reply, &out);
+    ck_assert_str_eq(out.ptr, DELTA("0", "", "null") "}\n\n");
+    buffer_clear(&out);
+    token('b', -1, "b"); /* what waited is still there */
+    ck_assert_ptr_nonnull(strstr(out.ptr, "{\"token\":\"a\""));
+    api_reply_release(&reply);
+    buffer_clear(&out);
+    request.endpoint = API_COMPLETIONS;
+    begin();
+    api_reply_keepalive(&reply, &out);
+    ck_assert_str_eq(out.ptr, TEXT_HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,"
+                                        "\"finish_reason\":null}]}\n\n");
 }
 END_TEST
 
@@ -251,7 +346,7 @@ END_TEST
 START_TEST(id_is_escaped)
 {
     api_reply_init(&reply, &fake_context, &request, slice_of("a\"b\n\x01"), 1);
-    api_reply_finish(&reply, API_FINISH_STOP, slice_of(""), &totals, &out);
+    finish(API_FINISH_STOP, "", &totals);
     ck_assert_ptr_nonnull(strstr(out.ptr, "{\"id\":\"chatcmpl-a\\\"b\\n\\u0001\","));
 }
 END_TEST
@@ -346,6 +441,9 @@ int main(void)
     tcase_add_test(cases, completion_logprobs);
     tcase_add_test(cases, completion_logprobs_zero);
     tcase_add_test(cases, offset_inside_a_character);
+    tcase_add_test(cases, choices_of_a_stream);
+    tcase_add_test(cases, choices_of_a_body);
+    tcase_add_test(cases, keepalives_as_data);
     tcase_add_test(cases, failures);
     tcase_add_test(cases, id_is_escaped);
     tcase_add_test(cases, models);

@@ -81,13 +81,14 @@ END_TEST
 START_TEST(every_field)
 {
     ck_assert_int_eq(
-        with("\"model\":\"org/"
-             "fake-1\",\"temperature\":0.5,\"top_p\":0.25,\"min_p\":0.125,\"top_k\":40,"
-             "\"repetition_penalty\":1.5,\"presence_penalty\":-2,\"frequency_penalty\":2,\"seed\":-"
-             "1,"
-             "\"stop\":[\"\\n\\n\",\"\\u00e9nd\"],\"logprobs\":5,\"stream\":true,"
-             "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,\"cache_salt\":\"x\\u00e9\",\"max_tokens\":7,"
-             "\"logit_bias\":{\"100\":-100,\"5\":1.5,\"100\":50}"),
+        with(
+            "\"model\":\"org/"
+            "fake-1\",\"temperature\":0.5,\"top_p\":0.25,\"min_p\":0.125,\"top_k\":40,"
+            "\"repetition_penalty\":1.5,\"presence_penalty\":-2,\"frequency_penalty\":2,\"seed\":-"
+            "1,"
+            "\"stop\":[\"\\n\\n\",\"\\u00e9nd\"],\"logprobs\":5,\"stream\":true,"
+            "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,\"cache_salt\":\"x\\u00e9\",\"max_tokens\":7,"
+            "\"logit_bias\":{\"100\":-100,\"5\":1.5,\"100\":50}"),
         STATUS_OK);
     const struct api_sampling *s = &request.sampling;
     ck_assert_str_eq(request.model, "org/fake-1");
@@ -135,6 +136,9 @@ START_TEST(accepted)
         "\"max_tokens\":5.0",
         "\"max_tokens\":509",
         "\"n\":1",
+        "\"n\":8",
+        "\"n\":2,\"best_of\":2",
+        "\"n\":2,\"best_of\":0",
         "\"best_of\":1",
         "\"best_of\":0",
         "\"echo\":false",
@@ -256,7 +260,8 @@ static const struct bad {
     {"\"max_tokens\":510", "max_tokens", STATUS_CONTEXT_LENGTH,
      "512 tokens; the prompt has 3 and max_tokens asks for 510"},
     {"\"n\":0", "n", STATUS_INVALID, "from 1 to 128"},
-    {"\"n\":2", "n", STATUS_UNSUPPORTED, "n is not supported"},
+    {"\"n\":9", "n", STATUS_INVALID, "n is 9; a request may ask for at most 8 choices"},
+    {"\"n\":129", "n", STATUS_INVALID, "from 1 to 128"},
     {"\"n\":\"x\"", "n", STATUS_INVALID, "whole number"},
     {"\"response_format\":{\"type\":\"json_object\"}", "response_format", STATUS_UNSUPPORTED,
      "\"text\""},
@@ -272,8 +277,9 @@ static const struct bad {
 static const struct bad bad_completion[] = {
     {"\"logprobs\":6", "logprobs", STATUS_INVALID, "from 0 to 5"},
     {"\"logprobs\":true", "logprobs", STATUS_INVALID, "whole number"},
-    {"\"best_of\":2", "best_of", STATUS_UNSUPPORTED, "best_of"},
-    {"\"best_of\":21", "best_of", STATUS_INVALID, "from 0 to 20"},
+    {"\"best_of\":2", "best_of", STATUS_UNSUPPORTED, "best_of 2 with n 1"},
+    {"\"best_of\":3,\"n\":2", "best_of", STATUS_UNSUPPORTED, "best_of 3 with n 2"},
+    {"\"best_of\":129", "best_of", STATUS_INVALID, "from 0 to 128"},
     {"\"echo\":true", "echo", STATUS_UNSUPPORTED, "echo"},
     {"\"echo\":1", "echo", STATUS_INVALID, "true or false"},
     {"\"suffix\":\"x\"", "suffix", STATUS_UNSUPPORTED, "suffix"},

@@ -66,23 +66,31 @@ def entries(chat, logprobs):
     return list(zip(*columns[:3]))
 
 
+counts = {}
+
+
 def judge_reply(name, docs):
     chat = 'Chat' in name
-    text, reasons, found, last = '', [], [], docs[-1]
-    for doc in docs:
-        for choice in doc['choices']:
+    last, found = docs[-1], []
+    indices = {choice['index'] for doc in docs for choice in doc['choices']}
+    counts[len(indices)] = counts.get(len(indices), 0) + 1
+    expect(name, 'the indices', indices, set(range(len(indices))))
+    for index in indices:
+        text, reasons, found = '', [], []
+        for choice in (choice for doc in docs for choice in doc['choices'] if choice['index'] == index):
             part = choice.get('delta', choice.get('message')) if chat else choice
             text += part.get('content' if chat else 'text') or ''
             reasons += [choice['finish_reason']] if choice['finish_reason'] else []
             found += entries(chat, choice['logprobs'])
-    expect(name, 'the text', text, TEXT)
-    expect(name, 'the number of reasons', len(reasons), 1)
-    expect(name, 'timings', last['timings']['predicted_n'], 7)
-    if found:
-        expect(name, 'the tokens', [entry[0] for entry in found], TOKENS)
-        for token, logprob, top in found:
-            if not chat and token not in top:
-                complain(name, '%r is not among its alternatives %r' % (token, top))
+        expect(name, 'the text', text, TEXT)
+        expect(name, 'the number of reasons', len(reasons), 1)
+        if found:
+            expect(name, 'the tokens', [entry[0] for entry in found], TOKENS)
+            for token, logprob, top in found:
+                if not chat and token not in top:
+                    complain(name, '%r is not among its alternatives %r' % (token, top))
+    if 'timings' in last:
+        expect(name, 'timings', last['timings']['predicted_n'], 7)
     usages = [doc['usage'] for doc in docs if doc.get('usage')]
     for usage in usages:
         expect(name, 'total_tokens', usage['total_tokens'], usage['prompt_tokens'] + usage['completion_tokens'])
@@ -106,5 +114,6 @@ with tempfile.TemporaryDirectory() as folder:
             seen.add((schema, ending) + judge_reply(name, docs))
 expect('all', 'the number of files', len(files) > 60, True)
 expect('all', 'kinds of reply', len(seen), 2 * (2 + 4))
+expect('all', 'numbers of choices', sorted(counts), [1, 3])
 print('%d files, %d wrong' % (len(files), bad))
 sys.exit(bad > 0)
