@@ -429,25 +429,31 @@ void gguf_free(struct gguf *g)
     free(g);
 }
 
-static void advise(const struct gguf *g, const struct gguf_tensor *t, int advice, bool inner)
+/* madvise for bytes [from, to) of the file: for the pages that lie inside, or all that they touch. */
+static void advise(const struct gguf *g, uint64_t from, uint64_t to, int advice, bool inside)
 {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (!g->mapped)
         return;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t start = t != NULL ? t->offset : 0, end = t != NULL ? t->offset + t->bytes : g->size;
-    start = (inner ? start + page - 1 : start) / page * page;
-    if (inner)
-        end = end / page * page;
-    if (start < end)
-        madvise((void *)(uintptr_t)(g->bytes + start), (size_t)(end - start), advice);
+    to = to < g->size ? to : g->size;
+    from = (inside ? from + page - 1 : from) / page * page;
+    if (inside)
+        to = to / page * page;
+    if (from < to)
+        madvise((void *)(uintptr_t)(g->bytes + from), (size_t)(to - from), advice);
 }
 
-void gguf_will_need(const struct gguf *g, const struct gguf_tensor *tensor)
+void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to)
 {
-    advise(g, tensor, MADV_WILLNEED, false);
+    advise(g, from, to, MADV_WILLNEED, false);
 }
 
-void gguf_forget(const struct gguf *g, const struct gguf_tensor *tensor)
+void gguf_forget(const struct gguf *g, uint64_t from, uint64_t to)
 {
-    advise(g, tensor, MADV_DONTNEED, tensor != NULL);
+    advise(g, from, to, MADV_DONTNEED, true);
+}
+
+void gguf_prefault(const struct gguf *g, uint64_t from, uint64_t to)
+{
+    advise(g, from, to, MADV_POPULATE_READ, false);
 }

@@ -137,11 +137,13 @@ uint32_t tensor_type_bytes(uint32_t type);
 /* Bytes of a row of n elements; n must be a multiple of the block. */
 uint64_t tensor_row_bytes(enum tensor_type type, uint64_t n);
 
-/* Tells the kernel that this tensor's (or, with NULL, all) file pages will be read soon and in
- * order. */
-void gguf_will_need(const struct gguf *g, const struct gguf_tensor *tensor);
-/* Drops this tensor's (NULL: all) whole pages from this process after repacking: they leave RSS and
- * come back from the file if they are touched again. */
-void gguf_forget(const struct gguf *g, const struct gguf_tensor *tensor);
+/* ---- pages of the file, by bytes [from, to) of it; nothing for a file in memory ---- */
+/* Asks the system to read them soon. */
+void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to);
+/* Drops the whole pages among them from this process: they leave RSS and come back from the file, or
+ * from the system's cache of it, if they are touched again. */
+void gguf_forget(const struct gguf *g, uint64_t from, uint64_t to);
+/* Reads and maps them now, so that nobody waits for the file when they are used. */
+void gguf_prefault(const struct gguf *g, uint64_t from, uint64_t to);
 
 #endif

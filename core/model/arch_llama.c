@@ -159,16 +159,18 @@ static enum status read_tensors(void *state, struct weights *w, struct model_inf
                                 struct error *err)
 {
     struct llama *l = state;
-    enum status status =
-        weights_embedding(w, "token_embd.weight", l->vocab, l->width, &l->embedding, err);
+    enum status status = STATUS_OK;
+    info->tied = gguf_tensor(w->gguf, "output.weight") == NULL;
     for (uint32_t i = 0; i < l->layers && status == STATUS_OK; i++)
         status = layer_tensors(l, i, w, err);
     if (status == STATUS_OK)
         status = weights_vector(w, "output_norm.weight", l->width, &l->output_norm, err);
-    info->tied = gguf_tensor(w->gguf, "output.weight") == NULL;
     const char *head = info->tied ? "token_embd.weight" : "output.weight";
     if (status == STATUS_OK)
         status = weights_matrix(w, head, l->vocab, l->width, &l->head, err);
+    if (status == STATUS_OK)
+        status = weights_embedding(w, "token_embd.weight", l->vocab, l->width, !info->tied,
+                                   &l->embedding, err);
     weights_skip(w, "rope_freqs.weight"); /* rope_init has read it */
     return status;
 }

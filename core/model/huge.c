@@ -4,8 +4,6 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE ((size_t)2 << 20)
-
 void *huge_map(size_t bytes, size_t *mapped)
 {
     if (bytes > SIZE_MAX / 2)
@@ -22,6 +20,12 @@ void *huge_map(size_t bytes, size_t *mapped)
     madvise(p + before, size, MADV_HUGEPAGE);
     *mapped = size;
     return p + before;
+}
+
+void huge_touch(void *p)
+{
+    /* Kernels before 5.14 refuse; there the first write does it. */
+    (void)madvise(p, HUGE_PAGE, MADV_POPULATE_WRITE);
 }
 
 void huge_unmap(void *p, size_t mapped)

@@ -10,6 +10,14 @@
 #include "core/kernels/team.h"
 #include "core/model/huge.h"
 
+/* The file is asked for that many bytes before they are repacked: enough for the disk to work while
+ * the CPUs do. */
+#define AHEAD_BYTES ((uint64_t)64 << 20)
+/* Pages of the file that stay mapped while a tensor is repacked, at most. */
+#define BEHIND_BYTES ((size_t)8 << 20)
+/* Pages of the block are touched in runs of about that much. */
+#define TOUCH_BYTES ((size_t)8 << 20)
+
 static size_t round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;
@@ -48,6 +56,7 @@ enum status weights_start(struct weights *w, struct team *team,
     w->progress_data = progress_data;
     w->total = w->used;
     w->slice = w->total / 100 + 1;
+    w->slice = w->slice < BEHIND_BYTES ? w->slice : BEHIND_BYTES;
     w->used = 0;
     return STATUS_OK;
 }
@@ -113,7 +122,38 @@ static enum status report(struct weights *w, size_t done, struct error *err)
     return STATUS_OK;
 }
 
+/* Asks for the file's pages up to AHEAD_BYTES behind what is needed next: tensors stand in the file
+ * much as they are loaded. */
+static void fetch_ahead(struct weights *w, const struct gguf_tensor *t)
+{
+    uint64_t to = t->offset + t->bytes + AHEAD_BYTES;
+    if (to <= w->fetched)
+        return;
+    gguf_fetch(w->gguf, w->fetched, to);
+    w->fetched = to;
+}
+
+/* Bytes of the file have been read; once there are many, they are dropped in one go. What lies between
+ * and is needed yet comes back from the system's cache. */
+static void leave_behind(struct weights *w, uint64_t from, uint64_t to)
+{
+    uint64_t all_from = from < w->old_from ? from : w->old_from;
+    uint64_t all_to = to > w->old_to ? to : w->old_to;
+    if (w->old_to > w->old_from && all_to - all_from <= BEHIND_BYTES) {
+        w->old_from = all_from;
+        w->old_to = all_to;
+        return;
+    }
+    gguf_forget(w->gguf, w->old_from, w->old_to);
+    w->old_from = from;
+    w->old_to = to;
+}
+
 struct repack {
+    /* Pages of the block that nobody has touched: the system zeroes them, which two threads do faster
+     * when each has its own. */
+    uint8_t *fresh;
+    uint32_t n_fresh;
     const struct matrix *m;
     const void *src;
     uint32_t p0, p1;
@@ -125,12 +165,26 @@ static void repack_run(void *arg, struct team_member *me)
 {
     struct repack *job = arg;
     uint32_t begin, end;
+    while (team_next(me, job->n_fresh, 1, &begin, &end))
+        huge_touch(job->fresh + begin * HUGE_PAGE);
     while (team_next(me, job->p1 - job->p0, 4, &begin, &end)) {
         struct error err = {0};
         if (matrix_repack(job->m, job->src, job->p0 + begin, job->p0 + end, &err) != STATUS_OK &&
             atomic_exchange(&job->failed, 1) == 0)
             job->err = err;
     }
+}
+
+/* Has the job touch the pages of the block up to byte `to`, and some more. */
+static void touch_ahead(struct weights *w, size_t to, struct repack *job)
+{
+    if (to <= w->touched)
+        return;
+    size_t end = round_up(to, HUGE_PAGE) + TOUCH_BYTES;
+    end = end < w->size ? end : w->size;
+    job->fresh = w->block + w->touched;
+    job->n_fresh = (uint32_t)((end - w->touched) / HUGE_PAGE);
+    w->touched = end;
 }
 
 enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
@@ -149,18 +203,21 @@ enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, u
     if (w->block == NULL)
         return STATUS_OK;
 
-    gguf_will_need(w->gguf, t);
+    fetch_ahead(w, t);
+    uint64_t row_bytes = weight_row_bytes(type, cols);
     uint32_t step = (uint32_t)(w->slice / m->panel_bytes + 1);
     for (uint32_t p = 0; p < m->panels && status == STATUS_OK; p += step) {
         struct repack job = {
             .m = m, .src = t->data, .p0 = p, .p1 = p + step < m->panels ? p + step : m->panels};
+        touch_ahead(w, before + job.p1 * m->panel_bytes, &job);
         team_run(w->team, repack_run, &job);
         if (atomic_load(&job.failed))
             status = error_set(err, job.err.status, "tensor %s: %s", name, job.err.text);
         else
             status = report(w, before + job.p1 * m->panel_bytes, err);
+        leave_behind(w, t->offset + p * PANEL_ROWS * row_bytes,
+                     t->offset + (uint64_t)job.p1 * PANEL_ROWS * row_bytes);
     }
-    gguf_forget(w->gguf, t);
     return status;
 }
 
@@ -187,7 +244,7 @@ enum status weights_vector(struct weights *w, const char *name, uint32_t n, cons
 }
 
 enum status weights_embedding(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
-                              struct embedding *e, struct error *err)
+                              bool own, struct embedding *e, struct error *err)
 {
     const struct gguf_tensor *t;
     enum weight_type type;
@@ -195,6 +252,8 @@ enum status weights_embedding(struct weights *w, const char *name, uint32_t rows
     if (status != STATUS_OK)
         return status;
     *e = (struct embedding){type, rows, cols, t->data, weight_row_bytes(type, cols)};
+    if (own && w->block != NULL)
+        gguf_prefault(w->gguf, t->offset, t->offset + t->bytes);
     return STATUS_OK;
 }
 

@@ -1,8 +1,9 @@
 /* weights.h: tensors of a model file → matrices and vectors in memory, checked and repacked.
  *
  * Two passes over the same calls: the first (plan) checks names, shapes and types and adds up
- * bytes; then one block of memory is mapped, and the second (load) repacks into it, tensor by
- * tensor, with the file's pages dropped behind it, so that memory never holds a model twice.
+ * bytes; then one block of memory is mapped, and the second (load) repacks into it, slice by
+ * slice, with the file's pages asked for some tensors ahead and dropped behind it, so that the disk is
+ * never idle and memory never holds a model twice.
  *
  *     block: | attn_q panels | attn_k panels | … | norm vector | …      each 64-byte aligned */
 #ifndef MODEL_WEIGHTS_H
@@ -30,8 +31,12 @@ struct weights {
     struct team *team;
     bool (*progress)(void *data, double done);
     void *progress_data;
-    size_t total; /* bytes that the plan pass found */
-    size_t slice; /* bytes repacked between two reports */
+    size_t total;     /* bytes that the plan pass found */
+    size_t slice;     /* bytes repacked between two reports */
+    size_t touched;   /* bytes of the block whose pages are there */
+    uint64_t fetched; /* the file has been asked for up to here */
+    /* What was read of the file and is still mapped lies within these bytes of it. */
+    uint64_t old_from, old_to;
 };
 
 /* Where a token's row of an embedding is read: the file itself. */
@@ -60,9 +65,10 @@ enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, u
 /* n numbers as f32, 64-byte aligned; a tensor of one dimension, F32, F16 or BF16. */
 enum status weights_vector(struct weights *w, const char *name, uint32_t n, const float **v,
                            struct error *err);
-/* The embedding [rows][cols]; nothing is copied. */
+/* The embedding [rows][cols]; nothing is copied. If no matrix is made of the same tensor (`own`), its
+ * pages are read and mapped now: no token waits for the disk. */
 enum status weights_embedding(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
-                              struct embedding *e, struct error *err);
+                              bool own, struct embedding *e, struct error *err);
 /* Counts the tensor, if there is one, as asked for; somebody else reads it. */
 void weights_skip(struct weights *w, const char *name);
 void embedding_row(const struct embedding *e, uint32_t row, float *dst);

@@ -1,6 +1,7 @@
 #include "core/worker/engine.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ void engine_init(struct engine *e, const struct options *options)
     e->names[1] = e->id;
 }
 
-/* Opens and checks all that needs no memory to speak of: the file's header, the tokenizer, the options. */
+/* Opens and checks all that takes no time to speak of: the file's header and the options. */
 static enum status inspect(struct engine *e, struct error *err)
 {
     const struct options *o = e->options;
@@ -44,16 +45,10 @@ static enum status inspect(struct engine *e, struct error *err)
     if (status == STATUS_OK)
         status = model_inspect(e->gguf, &e->info, err);
     if (status == STATUS_OK)
-        status = tokenizer_load(e->gguf, &e->tokenizer, err);
-    if (status == STATUS_OK)
         status = kv_geometry_init(&e->geometry, type, e->info.layers, e->info.kv_heads,
                                   e->info.head_size, err);
     if (status != STATUS_OK)
         return status;
-    if (tokenizer_n_vocab(e->tokenizer) > e->info.vocab)
-        return error_set(err, STATUS_CORRUPT,
-                         "%s: the vocabulary has %u tokens, the weights only %u", o->model,
-                         tokenizer_n_vocab(e->tokenizer), e->info.vocab);
     if (o->context > e->info.context)
         return error_set(err, STATUS_INVALID,
                          "option context: %" PRIu64
@@ -62,11 +57,23 @@ static enum status inspect(struct engine *e, struct error *err)
     return STATUS_OK;
 }
 
+static enum status load_tokenizer(struct engine *e, struct error *err)
+{
+    enum status status = tokenizer_load(e->gguf, &e->tokenizer, err);
+    if (status == STATUS_OK && tokenizer_n_vocab(e->tokenizer) > e->info.vocab)
+        return error_set(err, STATUS_CORRUPT,
+                         "%s: the vocabulary has %u tokens, the weights only %u", e->options->model,
+                         tokenizer_n_vocab(e->tokenizer), e->info.vocab);
+    return status;
+}
+
 enum status engine_check(const struct options *options, struct error *err)
 {
     struct engine e;
     engine_init(&e, options);
     enum status status = inspect(&e, err);
+    if (status == STATUS_OK)
+        status = load_tokenizer(&e, err);
     engine_release(&e);
     return status;
 }
@@ -75,7 +82,40 @@ static bool progress(void *data, double done)
 {
     struct engine *e = data;
     atomic_store_explicit(&e->percent, (int)(done * 100), memory_order_relaxed);
-    return !atomic_load_explicit(&e->cancel, memory_order_relaxed);
+    return !atomic_load_explicit(&e->cancel, memory_order_relaxed) &&
+           !atomic_load_explicit(&e->tokenizer_failed, memory_order_relaxed);
+}
+
+/* The tokenizer's tables are made beside the weights: with a small model they take as long. */
+struct tokenizer_job {
+    struct engine *engine;
+    struct error err;
+};
+
+static void *run_tokenizer_job(void *data)
+{
+    struct tokenizer_job *job = data;
+    if (load_tokenizer(job->engine, &job->err) != STATUS_OK)
+        atomic_store_explicit(&job->engine->tokenizer_failed, true, memory_order_relaxed);
+    return NULL;
+}
+
+static enum status load_model(struct engine *e, const struct model_options *options,
+                              struct error *err)
+{
+    struct tokenizer_job job = {.engine = e};
+    pthread_t thread;
+    bool beside = pthread_create(&thread, NULL, run_tokenizer_job, &job) == 0;
+    if (!beside)
+        run_tokenizer_job(&job);
+    enum status status = model_load(e->gguf, options, &e->model, err);
+    if (beside)
+        pthread_join(thread, NULL);
+    if (job.err.status != STATUS_OK && (status == STATUS_OK || status == STATUS_CANCELLED)) {
+        *err = job.err;
+        status = job.err.status;
+    }
+    return status;
 }
 
 static uint32_t context_of(const struct engine *e)
@@ -145,7 +185,7 @@ enum status engine_load(struct engine *e, struct error *err)
         .progress = progress,
         .progress_data = e,
     };
-    status = model_load(e->gguf, &options, &e->model, err);
+    status = load_model(e, &options, err);
     if (status != STATUS_OK)
         return status;
     make_fingerprint(e);

@@ -53,7 +53,8 @@ struct engine {
     uint64_t load_ns;
 
     _Atomic int percent;
-    _Atomic bool cancel; /* end the load soon */
+    _Atomic bool cancel;           /* end the load soon */
+    _Atomic bool tokenizer_failed; /* the load is in vain */
 };
 
 /* Names, from the options alone. */

@@ -306,6 +306,12 @@ def process_figures(pid):
     return {'fds': len(os.listdir(f'/proc/{pid}/fd')), 'threads': value('Threads'), 'rss': value('VmRSS') * 1024}
 
 
+def status_figures(pid):
+    """The memory figures of /proc/PID/status, in bytes: VmRSS, VmHWM and so on."""
+    lines = (line.split() for line in pathlib.Path(f'/proc/{pid}/status').read_text().splitlines())
+    return {words[0][:-1]: int(words[1]) * 1024 for words in lines if words[-1] == 'kB'}
+
+
 def cpu_seconds(pid):
     fields = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')

@@ -204,11 +204,11 @@ START_TEST(test_file)
     ck_assert_msg(gguf_open(path, &g, &err) == STATUS_OK, "%s", err.text);
     ck_assert_uint_eq(gguf_version(g), 2);
     const struct gguf_tensor *big = gguf_tensor(g, "big"), *a = gguf_tensor(g, "a.weight");
-    gguf_will_need(g, NULL);
-    gguf_will_need(g, big);
-    gguf_forget(g, big);
-    gguf_forget(g, a);
-    gguf_forget(g, NULL);
+    gguf_fetch(g, 0, UINT64_MAX);
+    gguf_prefault(g, big->offset, big->offset + big->bytes);
+    gguf_forget(g, big->offset, big->offset + big->bytes);
+    gguf_forget(g, a->offset, a->offset + a->bytes);
+    gguf_forget(g, 0, UINT64_MAX);
     ck_assert_float_eq(((const float *)a->data)[5], 6);
     ck_assert_float_eq(((const float *)big->data)[65535], 0);
     gguf_free(g);

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Loading: what memory holds while the weights are repacked and afterwards, and what a load that fails or is cancelled says."""
+import pathlib, signal, subprocess, tempfile
+
+from harness import Site, build, default_model, main, status_figures, wait_for
+
+TEXT = '/v1/completions'
+MIB = 1 << 20
+
+
+def synth(folder, *options):
+    path = pathlib.Path(folder) / 'synth.gguf'
+    subprocess.run([build / 'tokenring', 'synth', '-o', path, *map(str, options)], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def check_memory(site, model):
+    """Weights, resident KV pages, a tenth and 64 MiB are all that a worker may ever have held."""
+    site.post(TEXT, {'prompt': list(range(3, 300)), 'max_tokens': 20, 'ignore_eos': True})
+    figures = status_figures(site.worker.pid)
+    limit = model.stat().st_size * 1.1 + site.stat()['kv_arena_resident'] + 64 * MIB
+    print(f'    {model.name}: resident {figures["VmRSS"] >> 20}, at most {figures["VmHWM"] >> 20} MiB; allowed {limit / MIB:.0f} MiB')
+    assert figures['VmRSS'] <= figures['VmHWM'] <= limit, (figures, limit)
+
+
+def test_memory_never_holds_a_model_twice():
+    """One tensor makes up nearly all of this model: dropping the file's pages tensor by tensor would not do."""
+    with tempfile.TemporaryDirectory(prefix='tokenring-load-') as folder:
+        model = synth(folder, '--type', 'q8_0', '--layers', 2, '--dim', 2048, '--ffn', 2048, '--heads', 16, '--kv-heads', 2, '--vocab', 64000, '--tied')
+        with Site(model) as site:
+            check_memory(site, model)
+
+
+def test_memory_of_the_default_model():
+    model = default_model()
+    with Site(model) as site:
+        check_memory(site, model)
+
+
+def test_a_load_can_be_cancelled():
+    """The loading thread notices within a slice; with a small model the signal may come too late, which is fine too."""
+    with Site(default_model(), wait=False) as site:
+        wait_for('the worker listens', lambda: site.socket.exists() or site.worker.poll() is not None)
+        site.worker.send_signal(signal.SIGTERM)
+        assert site.worker.wait(10) == 0, site.log()
+
+
+if __name__ == '__main__':
+    main()
