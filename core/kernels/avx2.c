@@ -7,4 +7,5 @@ void kernels_fill_avx2(struct kernels *k)
     avx2_fill_products(k);
     avx2_fill_float_products(k);
     avx2_fill_attention(k);
+    avx2_fill_attention_q8(k);
 }

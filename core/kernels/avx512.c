@@ -7,4 +7,5 @@ void kernels_fill_avx512(struct kernels *k)
     avx512_fill_products(k);
     avx512_fill_float_products(k);
     avx512_fill_attention(k);
+    avx512_fill_attention_q8(k);
 }

@@ -131,14 +131,29 @@ struct attention_run {
     uint32_t tiles;              /* tiles given: at least ⌈largest count / 32⌉ */
     const void *k[KV_RUN_TILES]; /* tile i holds positions 32i … 32i+31 of the run */
     const void *v[KV_RUN_TILES];
+    /* What this thread reads after this run, if it knows: a kernel may bring it near meanwhile. */
+    const struct attention_piece *ahead;
+    uint32_t n_ahead;
+};
+
+struct attention_piece {
+    const void *at;
+    size_t bytes;
 };
 
 /* score_p = (fma chain over dims ascending from +0 of k·q) · scale; max over p < count;
  * e_p = exp(score_p − max); sum: 16 lanes (lane = p mod 16, plain +); out_d = fma chain over p ascending from +0
  * of e_p · v. Positions ≥ count are not read into any result, whatever their bytes. If a score is +infinity or
  * NaN, sum and out are NaN and max means nothing.
+ *
  * q8_0: the query is quantised per 32 dimensions like activations; the chain of a score is, over these blocks
- * ascending, f = fma((float)Σ k·q, kd·qd, f) with the exact integer sum; v is d · quant (exact in f32). */
+ * ascending, f = fma((float)Σ k·q, kd·qd, f) with the exact integer sum. out is made of integers too: for each tile
+ * and block of 32 dimensions, over the positions < count of the tile,
+ *
+ *     w_p = e_p · vd_p, W = the largest; g = W / 255; u_p = round-half-even(w_p · (255 / W))    within 0 … 255
+ *     out_d = fma((float)Σ u_p · v_pd, g, out_d)                                              tiles ascending
+ *
+ * W < 1e-30: g = 0, u = 0; a w that is not finite: g = NaN, u = 0. */
 typedef void attention_fn(const struct attention_run *run, struct attention_query *queries,
                           uint32_t n);
 

@@ -111,6 +111,9 @@ static inline void kv_q8_query(const float *x, uint32_t n, int8_t q[32], float *
     }
 }
 
+/* Largest number of the grid of weights (kernels.h). */
+#define KV_Q8_GRID 255.0f
+
 /* The stores: other positions' bytes stay as they are. */
 static inline void kv_q8_store(bool values, void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
                                uint32_t dim)

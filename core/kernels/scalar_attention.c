@@ -104,12 +104,40 @@ static float score_at(enum kv_type type, const void *tile, const float *query, u
     return f;
 }
 
-static float value_at(enum kv_type type, const void *tile, uint32_t dim, uint32_t d, uint32_t pos)
+/* Weights of a tile's positions < n for block b of the values, on their grid; returns its step. */
+static float q8_weights(const uint8_t *tile, uint32_t dim, uint32_t b, const float *e, uint32_t n,
+                        int32_t u[KV_TILE_POSITIONS])
 {
-    if (type != KV_Q8_0)
-        return tile_at(type, tile, (size_t)pos * dim + d);
-    return q8_scale(tile, dim, d / KV_Q8_BLOCK, pos) *
-           (float)((const int8_t *)tile)[kv_q8_v_at(dim, d, pos)];
+    float w[KV_TILE_POSITIONS];
+    uint32_t largest = 0;
+    for (uint32_t p = 0; p < n; p++) {
+        w[p] = e[p] * q8_scale(tile, dim, b, p);
+        u[p] = 0;
+        largest = f32_to_bits(w[p]) > largest ? f32_to_bits(w[p]) : largest;
+    }
+    if (largest >= 0x7f800000)
+        return NAN;
+    const float most = bits_to_f32(largest);
+    if (most < PACK_TINY)
+        return 0;
+    for (uint32_t p = 0; p < n; p++)
+        u[p] = (int32_t)(f32_to_bits(w[p] * (KV_Q8_GRID / most) + EXP_MAGIC) - EXP_MAGIC_BITS);
+    return most / KV_Q8_GRID;
+}
+
+/* Adds a tile's first n positions to the outputs. */
+static void q8_weigh(const void *tile, uint32_t dim, const float *e, uint32_t n, float *out)
+{
+    int32_t u[KV_TILE_POSITIONS];
+    float g = 0;
+    for (uint32_t d = 0; d < dim; d++) {
+        int32_t sum = 0;
+        if (d % KV_Q8_BLOCK == 0)
+            g = q8_weights(tile, dim, d / KV_Q8_BLOCK, e, n, u);
+        for (uint32_t p = 0; p < n; p++)
+            sum += u[p] * ((const int8_t *)tile)[kv_q8_v_at(dim, d, p)];
+        out[d] = fmaf((float)sum, g, out[d]);
+    }
 }
 
 static void attend(enum kv_type type, const struct attention_run *run,
@@ -131,14 +159,16 @@ static void attend(enum kv_type type, const struct attention_run *run,
         s[p % 16] += e[p];
     }
     query->sum = scalar_tree16(s);
-    for (uint32_t d = 0; d < run->dim; d++) {
-        float out = 0;
-        for (uint32_t p = 0; p < count; p++)
-            out = fmaf(e[p],
-                       value_at(type, run->v[p / KV_TILE_POSITIONS], run->dim, d,
-                                p % KV_TILE_POSITIONS),
-                       out);
-        query->out[d] = out;
+    for (uint32_t d = 0; d < run->dim; d++)
+        query->out[d] = 0;
+    for (uint32_t p = 0; p < count && type == KV_Q8_0; p += KV_TILE_POSITIONS)
+        q8_weigh(run->v[p / KV_TILE_POSITIONS], run->dim, e + p,
+                 count - p < KV_TILE_POSITIONS ? count - p : KV_TILE_POSITIONS, query->out);
+    for (uint32_t p = 0; p < count && type != KV_Q8_0; p++) {
+        const void *tile = run->v[p / KV_TILE_POSITIONS];
+        for (uint32_t d = 0; d < run->dim; d++)
+            query->out[d] =
+                fmaf(e[p], tile_at(type, tile, (size_t)(p % KV_TILE_POSITIONS) * run->dim + d), query->out[d]);
     }
 }
 

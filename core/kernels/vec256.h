@@ -3,6 +3,7 @@
 #define KERNELS_VEC256_H
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "core/kernels/kernels_priv.h"
 
@@ -71,9 +72,35 @@ static inline float max8(__m256 m)
     return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
 }
 
+/* Turns a query's scores into weights; sets its max and sum. */
+static inline void softmax256(struct attention_query *query, float *scores)
+{
+    const uint32_t count = query->count;
+    const __m256 nothing = _mm256_set1_ps(-INFINITY);
+    struct lanes16 s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256 m = nothing;
+
+    for (uint32_t p = 0; p < count; p += 8)
+        m = _mm256_max_ps(m, _mm256_blendv_ps(nothing, _mm256_loadu_ps(scores + p),
+                                              _mm256_castsi256_ps(first8(count - p))));
+    query->max = max8(m) + 0.0f;
+    m = _mm256_set1_ps(query->max);
+    for (uint32_t p = 0; p < count; p += 8) {
+        __m256 e = exp256(_mm256_sub_ps(_mm256_loadu_ps(scores + p), m));
+        _mm256_storeu_ps(scores + p, e);
+        e = _mm256_and_ps(e, _mm256_castsi256_ps(first8(count - p)));
+        if (p & 8)
+            s.b = _mm256_add_ps(s.b, e);
+        else
+            s.a = _mm256_add_ps(s.a, e);
+    }
+    query->sum = tree16_256(s);
+}
+
 void avx2_fill_vector(struct kernels *k);
 void avx2_fill_products(struct kernels *k);
 void avx2_fill_float_products(struct kernels *k);
 void avx2_fill_attention(struct kernels *k);
+void avx2_fill_attention_q8(struct kernels *k);
 
 #endif

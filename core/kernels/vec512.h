@@ -3,6 +3,7 @@
 #define KERNELS_VEC512_H
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "core/kernels/kernels_priv.h"
 
@@ -43,9 +44,63 @@ static inline __m512 exp512(__m512 x)
     return _mm512_maskz_mul_ps(alive, y, _mm512_castsi512_ps(power));
 }
 
+/* exp512 of numbers ≤ 0, in fewer operations: what lies below EXP_LOW is masked away whatever it became, and the
+ * power is applied exactly. */
+static inline __m512 exp512_falling(__m512 x)
+{
+    const __m512 magic = _mm512_set1_ps(EXP_MAGIC);
+    const __mmask16 alive = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOW), _CMP_NLT_UQ);
+    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), magic), magic);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), r);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP_P0), r, _mm512_set1_ps(EXP_P1));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P2));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P4));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P5));
+    const __m512 y = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(alive, y, n);
+}
+
+/* Sets a query's max: of its scores. */
+static inline void max512(struct attention_query *query, const float *scores)
+{
+    const uint32_t count = query->count, whole = count & ~31u;
+    __m512 m = _mm512_set1_ps(-INFINITY), n = m;
+    for (uint32_t p = 0; p < whole; p += 32) {
+        m = _mm512_max_ps(m, _mm512_loadu_ps(scores + p));
+        n = _mm512_max_ps(n, _mm512_loadu_ps(scores + p + 16));
+    }
+    if (count > whole)
+        m = _mm512_mask_max_ps(m, first16(count - whole), m, _mm512_loadu_ps(scores + whole));
+    if (count > whole + 16)
+        n = _mm512_mask_max_ps(n, first16(count - whole - 16), n, _mm512_loadu_ps(scores + whole + 16));
+    query->max = count == 0 ? -INFINITY : _mm512_reduce_max_ps(_mm512_max_ps(m, n)) + 0.0f;
+}
+
+/* Turns a query's scores into weights, zeros behind them up to a multiple of 16; sets its sum. */
+static inline void exp_sum512(struct attention_query *query, float *scores)
+{
+    const uint32_t count = query->count, whole = count & ~15u;
+    const __m512 m = _mm512_set1_ps(query->max);
+    __m512 s = _mm512_setzero_ps();
+    for (uint32_t p = 0; p < whole; p += 16) {
+        const __m512 e = exp512_falling(_mm512_sub_ps(_mm512_loadu_ps(scores + p), m));
+        _mm512_storeu_ps(scores + p, e);
+        s = _mm512_add_ps(s, e);
+    }
+    if (whole < count) {
+        const __m512 e = exp512_falling(_mm512_sub_ps(_mm512_loadu_ps(scores + whole), m));
+        _mm512_storeu_ps(scores + whole, _mm512_maskz_mov_ps(first16(count - whole), e));
+        s = _mm512_mask_add_ps(s, first16(count - whole), s, e);
+    }
+    query->sum = tree16_512(s);
+}
+
 void avx512_fill_vector(struct kernels *k);
 void avx512_fill_products(struct kernels *k);
 void avx512_fill_float_products(struct kernels *k);
 void avx512_fill_attention(struct kernels *k);
+void avx512_fill_attention_q8(struct kernels *k);
 
 #endif

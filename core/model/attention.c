@@ -1,5 +1,6 @@
 #include "core/model/attention.h"
 
+
 /* Items for each thread below which runs become items of their own. */
 #define ITEMS_A_THREAD 4u
 /* Runs that a step can keep apart for each of those items. */
@@ -72,6 +73,7 @@ static void describe_run(const struct attention *a, const struct attention_layer
 {
     const struct kv_geometry *g = a->geometry;
     uint32_t last = l->step->tokens[block->first + block->n - 1].position;
+    *run = (struct attention_run){0};
     run->dim = g->dim;
     run->scale = a->scale;
     run->tiles = (seen(last, r) + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS;
@@ -80,6 +82,42 @@ static void describe_run(const struct attention *a, const struct attention_layer
         run->k[i] = kv_geometry_k(g, page, l->layer, head);
         run->v[i] = kv_geometry_v(g, page, l->layer, head);
     }
+}
+
+/* Pages of run r that the block reads. */
+static uint32_t pages_of(const struct attention_layer *l, const struct plan_block *block, uint32_t r)
+{
+    uint32_t last = l->step->tokens[block->first + block->n - 1].position;
+    return (seen(last, r) + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS;
+}
+
+/* The tiles of one head in run r, to be brought near; 0 behind the last run. */
+static uint32_t tiles_of(const struct attention *a, const struct attention_layer *l,
+                         const struct plan_block *block, uint32_t head, uint32_t r,
+                         struct attention_piece pieces[2 * KV_RUN_TILES])
+{
+    const struct kv_geometry *g = a->geometry;
+    uint32_t pages = pages_of(l, block, r), n = 0;
+    for (uint32_t i = 0; i < pages; i++) {
+        void *page = block->pages[r * KV_RUN_TILES + i];
+        pieces[n++] = (struct attention_piece){kv_geometry_k(g, page, l->layer, head), g->tile};
+        pieces[n++] = (struct attention_piece){kv_geometry_v(g, page, l->layer, head), g->tile};
+    }
+    return n;
+}
+
+/* A share of run r, all heads: as many pages as fall to one head if each head brings some. */
+static uint32_t share_of(const struct attention *a, const struct attention_layer *l,
+                         const struct plan_block *block, uint32_t head, uint32_t r,
+                         struct attention_piece pieces[2 * KV_RUN_TILES])
+{
+    const struct kv_geometry *g = a->geometry;
+    uint32_t pages = pages_of(l, block, r), n = 0;
+    for (uint32_t i = pages * head / g->heads; i < pages * (head + 1) / g->heads; i++) {
+        void *page = block->pages[r * KV_RUN_TILES + i];
+        pieces[n++] = (struct attention_piece){kv_geometry_k(g, page, l->layer, 0), g->layer};
+    }
+    return n;
 }
 
 void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t item,
@@ -92,9 +130,12 @@ void attention_item(const struct attention *a, const struct attention_layer *l, 
     float *outs = (float *)(scratch + a->outs_at);
     size_t dim = a->geometry->dim;
     struct attention_run run;
+    struct attention_piece ahead[2 * KV_RUN_TILES];
     uint32_t n = block->n * a->group;
     for (uint32_t r = 0; r < block->runs; r++) {
         describe_run(a, l, block, head, r, &run);
+        run.ahead = ahead;
+        run.n_ahead = tiles_of(a, l, block, head, r + 1, ahead);
         for (uint32_t t = 0, i = 0; t < block->n; t++)
             for (uint32_t h = 0; h < a->group; h++, i++) {
                 uint32_t token = block->first + t;
@@ -130,7 +171,10 @@ static void run_item(const struct attention *a, const struct attention_layer *l,
     size_t dim = a->geometry->dim;
     uint32_t heads = a->geometry->heads * a->group, runs = l->queries->most_runs, n = 0;
     struct attention_run run;
+    struct attention_piece ahead[2 * KV_RUN_TILES];
     describe_run(a, l, block, head, r, &run);
+    run.ahead = ahead;
+    run.n_ahead = share_of(a, l, block, head, r + a->threads, ahead);
     for (uint32_t t = 0; t < block->n; t++)
         for (uint32_t h = head * a->group; h < (head + 1) * a->group; h++) {
             uint32_t token = block->first + t;
@@ -168,9 +212,10 @@ static void fold(const struct attention *a, const struct attention_layer *l, uin
 
 bool attention_splits(const struct attention *a, const struct plan_queries *queries)
 {
-    uint32_t heads = a->geometry->heads * a->group;
-    return a->threads > 1 && queries->most_runs > 1 &&
-           queries->n_blocks * a->geometry->heads < ITEMS_A_THREAD * a->threads &&
+    uint32_t heads = a->geometry->heads * a->group, items = queries->n_blocks * a->geometry->heads;
+    /* An item's own order of runs needs no parts in memory: one or two equal shares a thread do without, too. */
+    bool fair = items % a->threads == 0 || items >= ITEMS_A_THREAD * a->threads;
+    return a->threads > 1 && queries->most_runs > 1 && !fair &&
            (uint64_t)queries->n_tokens * heads * queries->most_runs <= a->parts_cap;
 }
 
@@ -185,11 +230,12 @@ void attention_stages(const struct attention *a, const struct attention_layer *l
             attention_item(a, l, begin / kv_heads, begin % kv_heads, me->index);
         return;
     }
-    while (team_next(me, items * runs, 1, &begin, &end)) {
-        const struct plan_block *block = &queries->blocks[begin / runs / kv_heads];
-        if (begin % runs < block->runs)
-            run_item(a, l, block, begin / runs % kv_heads, begin % runs, me->index);
-    }
+    while (team_next(me, items * runs, kv_heads, &begin, &end))
+        for (uint32_t i = begin; i < end; i++) {
+            const struct plan_block *block = &queries->blocks[i / runs / kv_heads];
+            if (i / kv_heads % runs < block->runs)
+                run_item(a, l, block, i % kv_heads, i / kv_heads % runs, me->index);
+        }
     while (team_next(me, queries->n_tokens * heads, 1, &begin, &end))
         fold(a, l, begin / heads, begin % heads);
 }

@@ -3,8 +3,9 @@
  * An item is a block of queries (plan.h) and a KV head: all query heads of that KV head and all
  * tokens of the block share each tile that is read. Runs of 256 positions are counted from position
  * 0 and folded in order (kernels.h), so the cut into items cannot be seen in the result. When there
- * are fewer items than would keep the threads busy (a few long sequences), runs become items of
- * their own, and a further stage folds them. */
+ * are few items and they cannot be shared out evenly (a few long sequences), runs become items of
+ * their own, and a further stage folds them. While a thread works on a run, the kernel brings near
+ * what it reads next. */
 #ifndef MODEL_ATTENTION_H
 #define MODEL_ATTENTION_H
 

@@ -37,7 +37,7 @@
 struct stats_writer;
 
 /* CONTRACTS: the version of the numeric contracts that outputs compare within. */
-#define WORKER_CONTRACT_VERSION 1
+#define WORKER_CONTRACT_VERSION 2
 
 enum worker_state {
     WORKER_LOADING,  /* the model is being loaded: 503 */
