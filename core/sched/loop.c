@@ -15,6 +15,7 @@
 
 #define TRIM_EVERY_NS 1000000000u
 #define TRIM_IDLE_NS 5000000000u /* an empty slab is kept that long */
+#define LONG_TOKENS 400u         /* kv_long_pages counts sequences from there on */
 #define SLEEP_MS 1000            /* longest sleep: trimming goes on while nothing runs */
 #define NO_ROOM_MS 1             /* between two looks whether the loop has read its events */
 
@@ -239,6 +240,22 @@ static void show_counts(struct sched *s)
     s->n_dropped = dropped;
 }
 
+/* What the pages of long sequences hold: the last page of each is filled in part. */
+static void show_waste(struct sched *s)
+{
+    uint64_t pages = 0, positions = 0;
+    queue_each(it, tmp, &s->running)
+    {
+        const struct sequence *q = queue_entry(it);
+        if (q->n_seen < LONG_TOKENS)
+            continue;
+        pages += q->table.n_pages;
+        positions += q->n_seen;
+    }
+    stats_set(s->stats, STAT_kv_long_pages, pages);
+    stats_set(s->stats, STAT_kv_long_positions, positions);
+}
+
 /* Fails those that have waited past their deadline. */
 static void drop_late(struct sched *s, uint64_t now)
 {
@@ -446,6 +463,7 @@ static void rest(struct sched *s)
 {
     publish(s);
     show_counts(s);
+    show_waste(s);
     doorbell_arm(&s->bell);
     if (atomic_load(&s->commands.top) == NULL && !atomic_load(&s->pages_came) &&
         !atomic_load(&s->quit))
@@ -506,6 +524,7 @@ static void turn(struct sched *s)
     uint32_t n_made = take_results(s);
     verify_settle(s, n_made, ns);
     show_counts(s);
+    show_waste(s);
     publish(s);
 }
 

@@ -9,8 +9,8 @@ import statistics, sys, threading
 from loads import TEXT, Site, big_model, body, default_model, ids, main, quantile
 
 PROMPT = 1500
-PROMPTS = {'default': 6, '1.1b': 5}
-TOKENS = {'default': 1900, '1.1b': 700}
+PROMPTS = {'default': 6, '1.1b': 3}
+TOKENS = {'default': 1900, '1.1b': 450}
 
 
 def times_of(stream):
@@ -29,12 +29,11 @@ def first_token(site, prompt):
 
 
 def look(site, prompts, tokens):
-    fresh = [ids(PROMPT, i) for i in range(prompts + 5)]
-    for i in range(2):
-        first_token(site, fresh.pop())
+    fresh = [ids(PROMPT, i) for i in range(prompts + 3)]
+    first_token(site, fresh.pop())
     stream = site.stream(TEXT, body(ids(20, 'alone'), tokens)).read_all()
     alone = gaps_of(times_of(stream))
-    alone_first = statistics.median(first_token(site, fresh.pop())[1] for i in range(3))
+    alone_first = statistics.mean(first_token(site, fresh.pop())[1] for i in range(2))
 
     stream = site.stream(TEXT, body(ids(20, 'beside'), tokens))
     reader = threading.Thread(target=stream.read_all)
