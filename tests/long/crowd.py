@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """crowd.py: many users at once, with the default model: common prefixes, more than the KV pages hold, ten times what can be
 served, clients that go away, waste and return of memory. For a quiet machine where times are wanted; `make test-long`
-runs it. tests/e2e/test_load.py has short forms of most."""
+runs it. tests/e2e/test_crowd.py has short forms of most."""
 import random, statistics, threading, time
 
 from loads import TEXT, Site, bench, body, default_model, ids, main, process_figures, together, wait_for
