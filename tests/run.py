@@ -13,7 +13,7 @@ import argparse, json, os, pathlib, re, shutil, subprocess, sys, time
 root = pathlib.Path(__file__).resolve().parent.parent
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument('--build', default='build')
-parser.add_argument('--long', action='store_true', help='soak, long fuzzing, long valgrind')
+parser.add_argument('--long', action='store_true', help='soak, load, long fuzzing, long valgrind')
 parser.add_argument('--only', default='', help='steps to run, with commas between them')
 parser.add_argument('--list', action='store_true', help='print the steps and stop')
 args = parser.parse_args()
@@ -141,6 +141,12 @@ def step_valgrind():
 
 def step_fuzz():
     command('fuzz', ['tests/fuzz/run.sh', '600' if args.long else '15'], timeout=7200 if args.long else 900)
+
+
+def step_load():
+    """Times under load: only where there is time for several tries."""
+    for name in ('pace', 'crowd') if args.long else ():
+        command(name, ['python3', f'tests/long/{name}.py'], timeout=1800)
 
 
 def step_soak():

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""pace.py [default|1.1b]: one stream decodes while prompts of 1,500 tokens arrive one after another.
+"""pace.py: one stream decodes while prompts of 1,500 tokens arrive one after another.
 
 Wanted: the time between two tokens of the stream, p99 <= 3 and most <= 6 times its median without prompts; the prompts'
-time to the first token <= 2 times that without the stream. For a quiet machine; `make test-long` runs it.
+time to the first token <= 2 times that without the stream. For a quiet machine (three tries);
+`make test-long` runs it.
 """
-import statistics, sys, threading
+import os, statistics, threading
 
-from loads import TEXT, Site, big_model, body, default_model, ids, main, quantile
+from loads import TEXT, Site, attempts, big_model, body, default_model, ids, main, quantile
 
 PROMPT = 1500
 PROMPTS = {'default': 6, '1.1b': 3}
@@ -55,13 +56,25 @@ def look(site, prompts, tokens):
             'ttft': statistics.median(waits) / alone_first, 'ttft_most': max(waits) / alone_first}
 
 
-def check(kind):
+def stolen():
+    """Seconds that the hypervisor took from this machine's CPUs so far."""
+    with open('/proc/stat') as f:
+        return int(f.readline().split()[8]) / os.sysconf('SC_CLK_TCK')
+
+
+def once(kind):
+    before = stolen()
     with Site(default_model() if kind == 'default' else big_model()) as site:
         r = look(site, PROMPTS[kind], TOKENS[kind])
-        figures = site.stat()
     print(f"    {kind}: alone {r['alone_ms']:.2f} ms a token, {r['alone_ttft_ms']:.0f} ms to the first; beside prompts ({r['tokens']} tokens): "
-          f"x{r['p50']:.2f} p50, x{r['p90']:.2f} p90, x{r['p99']:.2f} p99, x{r['most']:.2f} most; to the first x{r['ttft']:.2f} p50, x{r['ttft_most']:.2f} most")
-    assert r['p99'] <= 3 and r['most'] <= 6 and r['ttft'] <= 2, r
+          f"x{r['p50']:.2f} p50, x{r['p90']:.2f} p90, x{r['p99']:.2f} p99, x{r['most']:.2f} most; to the first x{r['ttft']:.2f} p50, "
+          f"x{r['ttft_most']:.2f} most; {stolen() - before:.2f} s stolen", flush=True)
+    if r['p99'] > 3 or r['most'] > 6 or r['ttft'] > 2:
+        raise AssertionError('not within 3, 6 and 2 times')
+
+
+def check(kind):
+    attempts(3, lambda: once(kind))
 
 
 def test_default_model():

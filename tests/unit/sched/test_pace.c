@@ -90,8 +90,8 @@ START_TEST(steps_keep_the_target)
             used += ratio;
             begin += n;
         }
-    ck_assert_uint_le(late, steps / 30);
-    ck_assert_double_gt(used / steps, 2.4);
+    ck_assert_uint_le(late, steps / 15);
+    ck_assert_double_gt(used / steps, 2.5);
     ck_assert_uint_ge(probes, steps / 40);
     ck_assert_uint_le(probes, steps / 20);
 }
