@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(build-essential clang libclang-rt-14-dev llvm meson ninja-build pkg-config nginx nginx-dev libuv1-dev libjemalloc-dev
-          libjansson-dev libpcre2-dev libutf8proc-dev check valgrind strace curl python3 python3-pip python3-venv
+          libjansson-dev libopenblas-dev libpcre2-dev libutf8proc-dev check valgrind strace curl python3 python3-pip python3-venv
           python3-jsonschema)
 
 missing=()

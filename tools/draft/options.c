@@ -1,0 +1,191 @@
+#define _GNU_SOURCE
+#include "tools/draft/options.h"
+
+#include <getopt.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void usage(FILE *out)
+{
+    fputs(
+        "usage: tokenring draft -m MODEL.gguf -o MODEL.draft.gguf [OPTION]...\n"
+        "Makes a draft for a model of the llama architecture: the model writes texts, then a few of its own\n"
+        "layers learn to guess what it writes. Nothing but the model's file is needed.\n\n"
+        "  -m, --model FILE        the model (the draft's target)\n"
+        "  -o, --output FILE       the draft; FILE.corpus and FILE.state stand beside it meanwhile\n"
+        "      --minutes N         time for all of it (120); a third of it at most for the texts\n"
+        "      --tokens N          tokens of text (2000000)\n"
+        "      --steps N           steps of training of 1280 tokens each (as many as the minutes give)\n"
+        "      --layers A,B,...    the target's layers to begin with (the first and the last)\n"
+        "      --head-tokens N     most frequent tokens that the draft can propose (8192)\n"
+        "      --rate X            highest learning rate (0.004)\n"
+        "      --slots N           texts that grow at once (32)\n"
+        "      --seed N            of all choices (1)\n"
+        "  -t, --threads N         compute threads (the CPUs of this process)\n"
+        "      --resume            go on with what an interrupted run has left\n"
+        "      --keep              keep texts and state at the end\n"
+        "      --requantise q4_0   no training: the model itself in 4 bits, for models in F16 or Q8_0\n"
+        "      --measure FILE      no training: how much of the answers in FILE the draft -o guesses; a JSON object\n"
+        "                          a line with prompt_tokens and target_tokens (greedy), class if you like\n"
+        "SIGINT or SIGTERM end it at the next step, with the state written.\n",
+        out);
+}
+
+static bool whole(const char *text, uint64_t least, uint64_t most, uint64_t *n)
+{
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || value < least || value > most)
+        return false;
+    *n = value;
+    return true;
+}
+
+static bool small(const char *text, uint32_t least, uint32_t most, uint32_t *n)
+{
+    uint64_t value;
+    if (!whole(text, least, most, &value))
+        return false;
+    *n = (uint32_t)value;
+    return true;
+}
+
+static bool positive(const char *text, double most, double *x)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value > 0) || value > most)
+        return false;
+    *x = value;
+    return true;
+}
+
+/* "0,29": ascending. */
+static bool layer_list(const char *text, struct draft_options *o)
+{
+    char *copy = strdupa(text), *rest = NULL;
+    o->n_layers = 0;
+    for (char *part = strtok_r(copy, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
+        uint32_t layer;
+        if (o->n_layers == TRAINER_LAYERS || !small(part, 0, 1u << 20, &layer) ||
+            (o->n_layers > 0 && layer <= o->layers[o->n_layers - 1]))
+            return false;
+        o->layers[o->n_layers++] = layer;
+    }
+    return o->n_layers > 0;
+}
+
+static uint32_t cpus(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > 256 ? 256 : (uint32_t)n;
+}
+
+enum {
+    MINUTES = 256,
+    TOKENS,
+    STEPS,
+    LAYERS,
+    HEAD,
+    RATE,
+    SLOTS,
+    SEED,
+    RESUME,
+    KEEP,
+    REQUANTISE,
+    MEASURE
+};
+
+static const struct option long_options[] = {{"model", required_argument, NULL, 'm'},
+                                             {"output", required_argument, NULL, 'o'},
+                                             {"threads", required_argument, NULL, 't'},
+                                             {"minutes", required_argument, NULL, MINUTES},
+                                             {"tokens", required_argument, NULL, TOKENS},
+                                             {"steps", required_argument, NULL, STEPS},
+                                             {"layers", required_argument, NULL, LAYERS},
+                                             {"head-tokens", required_argument, NULL, HEAD},
+                                             {"rate", required_argument, NULL, RATE},
+                                             {"slots", required_argument, NULL, SLOTS},
+                                             {"seed", required_argument, NULL, SEED},
+                                             {"resume", no_argument, NULL, RESUME},
+                                             {"keep", no_argument, NULL, KEEP},
+                                             {"requantise", required_argument, NULL, REQUANTISE},
+                                             {"measure", required_argument, NULL, MEASURE},
+                                             {"help", no_argument, NULL, 'h'},
+                                             {NULL, 0, NULL, 0}};
+
+/* False if the value is none for this option. */
+static bool take(int option, const char *value, struct draft_options *o)
+{
+    switch (option) {
+    case 'm':
+        o->model = value;
+        return true;
+    case 'o':
+        o->output = value;
+        return true;
+    case 't':
+        return small(value, 1, 256, &o->threads);
+    case MINUTES:
+        return positive(value, 1e6, &o->minutes);
+    case TOKENS:
+        return whole(value, 1, 1000000000000u, &o->tokens);
+    case STEPS:
+        return whole(value, 1, 1000000000u, &o->steps);
+    case LAYERS:
+        return layer_list(value, o);
+    case HEAD:
+        return small(value, 1, 1u << 24, &o->head_tokens);
+    case RATE:
+        return positive(value, 1, &o->rate);
+    case SLOTS:
+        return small(value, 1, 128, &o->slots);
+    case SEED:
+        return whole(value, 0, UINT64_MAX, &o->seed);
+    case RESUME:
+        return o->resume = true;
+    case KEEP:
+        return o->keep = true;
+    case REQUANTISE:
+        return o->requantise = strcasecmp(value, "q4_0") == 0;
+    case MEASURE:
+        o->measure = value;
+        return true;
+    default:
+        return false;
+    }
+}
+
+int draft_options_parse(int argc, char **argv, struct draft_options *o)
+{
+    *o = (struct draft_options){.minutes = 120,
+                                .tokens = 2000000,
+                                .head_tokens = 8192,
+                                .rate = 0.004,
+                                .slots = 32,
+                                .seed = 1,
+                                .threads = cpus()};
+    int option;
+    while ((option = getopt_long(argc, argv, "m:o:t:h", long_options, NULL)) != -1) {
+        if (option == 'h' || option == '?') {
+            usage(option == 'h' ? stdout : stderr);
+            return option == 'h' ? 1 : 3;
+        }
+        if (!take(option, optarg, o)) {
+            fprintf(stderr, "tokenring draft: '%s' is no possible value here\n", optarg);
+            return 3;
+        }
+    }
+    if (o->model == NULL || o->output == NULL || optind < argc) {
+        usage(stderr);
+        return 3;
+    }
+    if (o->requantise && o->measure != NULL) {
+        fputs("tokenring draft: --requantise and --measure are two different things\n", stderr);
+        return 3;
+    }
+    return 0;
+}

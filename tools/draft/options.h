@@ -1,0 +1,28 @@
+/* options.h: what `tokenring draft` was asked for. */
+#ifndef TOOLS_DRAFT_OPTIONS_H
+#define TOOLS_DRAFT_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tools/draft/trainer.h"
+
+struct draft_options {
+    const char *model, *output;
+    const char *measure; /* prompts to measure a draft on, instead of making one */
+    bool requantise;     /* the whole target in Q4_0, instead of training */
+    double minutes;      /* of all */
+    uint64_t tokens;     /* of the corpus */
+    uint64_t steps;      /* of training; 0: as many as the minutes give */
+    uint32_t n_layers, layers[TRAINER_LAYERS]; /* 0 layers: the first and the last one */
+    uint32_t head_tokens;
+    uint32_t threads, slots;
+    double rate;
+    uint64_t seed;
+    bool resume, keep;
+};
+
+/* 0: go on; else the exit status + 1, after a message. */
+int draft_options_parse(int argc, char **argv, struct draft_options *o);
+
+#endif
