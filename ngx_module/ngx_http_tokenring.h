@@ -61,11 +61,14 @@ typedef struct {
     ngx_array_t *set_headers;       /* of ngx_http_tokenring_header_t, or NULL */
 
     /* the terms on which the worker serves the request, sent as x-tokenring-* */
-    ngx_http_complex_value_t *tenant;     /* NULL: not said, as the next two */
+    ngx_http_complex_value_t *tenant; /* NULL: not said, as the next two */
     ngx_http_complex_value_t *priority;
     ngx_http_complex_value_t *max_tokens;
     ngx_msec_t keepalive_interval; /* NGX_CONF_UNSET_MSEC: not said */
     ngx_msec_t queue_timeout;
+    ngx_msec_t request_timeout;
+    ngx_uint_t keepalive;     /* 0: comment, 1: data */
+    ngx_uint_t on_disconnect; /* 0: stop, 1: prefill */
 
     ngx_http_tokenring_status_t *status; /* tokenring_status, or NULL */
 } ngx_http_tokenring_loc_conf_t;

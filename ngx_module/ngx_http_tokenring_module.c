@@ -27,6 +27,12 @@ static ngx_conf_bitmask_t ngx_http_tokenring_next_upstream_masks[] = {
     {ngx_string("off"), NGX_HTTP_UPSTREAM_FT_OFF},
     {ngx_null_string, 0}};
 
+static ngx_conf_enum_t ngx_http_tokenring_keepalives[] = {
+    {ngx_string("comment"), 0}, {ngx_string("data"), 1}, {ngx_null_string, 0}};
+
+static ngx_conf_enum_t ngx_http_tokenring_on_disconnects[] = {
+    {ngx_string("stop"), 0}, {ngx_string("prefill"), 1}, {ngx_null_string, 0}};
+
 /* Not sent to the client unless tokenring_pass_header says so. The X-Tokenring-* ones carry $tokenring_*. */
 static ngx_str_t ngx_http_tokenring_hide_headers[] = {ngx_string("Date"),
                                                       ngx_string("Server"),
@@ -139,6 +145,18 @@ static ngx_command_t ngx_http_tokenring_commands[] = {
      ngx_conf_set_msec_slot, NGX_HTTP_LOC_CONF_OFFSET,
      offsetof(ngx_http_tokenring_loc_conf_t, queue_timeout), NULL},
 
+    {ngx_string("tokenring_request_timeout"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_conf_set_msec_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, request_timeout), NULL},
+
+    {ngx_string("tokenring_keepalive"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_conf_set_enum_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, keepalive), ngx_http_tokenring_keepalives},
+
+    {ngx_string("tokenring_on_disconnect"), NGX_HTTP_TOKENRING_ANY | NGX_CONF_TAKE1,
+     ngx_conf_set_enum_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(ngx_http_tokenring_loc_conf_t, on_disconnect), ngx_http_tokenring_on_disconnects},
+
     {ngx_string("tokenring_status"),
      NGX_HTTP_LOC_CONF | NGX_HTTP_LIF_CONF | NGX_HTTP_LMT_CONF | NGX_CONF_1MORE,
      ngx_http_tokenring_status, NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
@@ -219,6 +237,9 @@ static void *ngx_http_tokenring_create_loc_conf(ngx_conf_t *cf)
 
     conf->keepalive_interval = NGX_CONF_UNSET_MSEC;
     conf->queue_timeout = NGX_CONF_UNSET_MSEC;
+    conf->request_timeout = NGX_CONF_UNSET_MSEC;
+    conf->keepalive = NGX_CONF_UNSET_UINT;
+    conf->on_disconnect = NGX_CONF_UNSET_UINT;
 
     /* hardcoded; what is not named here is 0 by ngx_pcalloc: no cache, no store, no temporary files, no bind */
     conf->upstream.pass_request_headers = 1;
@@ -339,6 +360,9 @@ static char *ngx_http_tokenring_merge_loc_conf(ngx_conf_t *cf, void *parent, voi
     ngx_conf_merge_msec_value(conf->keepalive_interval, prev->keepalive_interval,
                               NGX_CONF_UNSET_MSEC);
     ngx_conf_merge_msec_value(conf->queue_timeout, prev->queue_timeout, NGX_CONF_UNSET_MSEC);
+    ngx_conf_merge_msec_value(conf->request_timeout, prev->request_timeout, NGX_CONF_UNSET_MSEC);
+    ngx_conf_merge_uint_value(conf->keepalive, prev->keepalive, 0);
+    ngx_conf_merge_uint_value(conf->on_disconnect, prev->on_disconnect, 0);
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 

@@ -315,10 +315,14 @@ static ngx_int_t ngx_http_tokenring_terms(ngx_http_request_t *r, struct message_
                                 ngx_string("x-tokenring-priority"),
                                 ngx_string("x-tokenring-max-tokens")};
     static ngx_str_t times[] = {ngx_string("x-tokenring-keepalive-interval"),
-                                ngx_string("x-tokenring-queue-timeout")};
+                                ngx_string("x-tokenring-queue-timeout"),
+                                ngx_string("x-tokenring-request-timeout")};
+    static ngx_str_t keepalive = ngx_string("x-tokenring-keepalive"), data = ngx_string("data");
+    static ngx_str_t on_disconnect = ngx_string("x-tokenring-on-disconnect");
+    static ngx_str_t prefill = ngx_string("prefill");
 
     ngx_http_complex_value_t *values[] = {tlcf->tenant, tlcf->priority, tlcf->max_tokens};
-    ngx_msec_t msec[] = {tlcf->keepalive_interval, tlcf->queue_timeout};
+    ngx_msec_t msec[] = {tlcf->keepalive_interval, tlcf->queue_timeout, tlcf->request_timeout};
 
     for (i = 0; i < 3; i++) {
         if (values[i] == NULL) {
@@ -334,7 +338,7 @@ static ngx_int_t ngx_http_tokenring_terms(ngx_http_request_t *r, struct message_
         }
     }
 
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 3; i++) {
         if (msec[i] == NGX_CONF_UNSET_MSEC) {
             continue;
         }
@@ -347,6 +351,14 @@ static ngx_int_t ngx_http_tokenring_terms(ngx_http_request_t *r, struct message_
         value.len = ngx_sprintf(value.data, "%M", msec[i]) - value.data;
 
         (void)ngx_http_tokenring_add_pair(m, &times[i], &value);
+    }
+
+    if (tlcf->keepalive) {
+        (void)ngx_http_tokenring_add_pair(m, &keepalive, &data);
+    }
+
+    if (tlcf->on_disconnect) {
+        (void)ngx_http_tokenring_add_pair(m, &on_disconnect, &prefill);
     }
 
     return NGX_OK;

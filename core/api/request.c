@@ -243,6 +243,15 @@ static enum status parse_choices(const struct fields *f, const struct api_contex
     return STATUS_OK;
 }
 
+/* llama-server's name. */
+static enum status parse_predict_ms(const struct fields *f, struct api_request *out)
+{
+    int64_t ms = 0;
+    enum status status = field_integer(f, "t_max_predict_ms", 0, INT32_MAX, &ms);
+    out->predict_ms = (uint32_t)ms;
+    return status;
+}
+
 /* max_completion_tokens wins over the older max_tokens. *name: the one that holds; NULL if none. */
 static enum status parse_max_tokens(const struct fields *f, struct api_request *out,
                                     const char **name)
@@ -302,6 +311,8 @@ static enum status parse_object(const struct fields *f, const struct api_context
         status = parse_stop(f, out);
     if (status == STATUS_OK)
         status = field_bool(f, "ignore_eos", &out->ignore_eos);
+    if (status == STATUS_OK)
+        status = parse_predict_ms(f, out);
     if (status == STATUS_OK)
         status = parse_cache_salt(f, out);
     if (status == STATUS_OK)

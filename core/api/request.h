@@ -77,6 +77,7 @@ struct api_request {
                          probable */
     bool stream;
     bool include_usage; /* stream_options.include_usage */
+    uint32_t predict_ms; /* time for the answer from its first token on; 0: no limit */
     bool ignore_eos;    /* an end-of-generation token does not end the answer */
     char *cache_salt;   /* malloc'ed, or NULL: whose texts may share their KV pages with this one */
     size_t cache_salt_len;

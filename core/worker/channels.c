@@ -33,7 +33,7 @@ static void drop(struct link *link, const char *why)
     if (link->ready) {
         for (uint32_t i = 0; (cs = channel_each(&link->channel, &i)) != NULL; streams++)
             if (cs->user != NULL)
-                stream_lost(cs->user);
+                stream_lost(cs->user, false);
         log_info("channel %" PRIu64 ": closed (%s), %u streams cancelled", link->number, why,
                  streams);
         publish_channel_closed(w, &link->channel);

@@ -92,6 +92,8 @@ static void finish(struct stream *s)
     bool stop = strcmp(s->finish, "stop") == 0;
     stats_add(w->stats, STATS_CELL_LOOP, stop ? STAT_requests_done_stop : STAT_requests_done_length,
               1);
+    if (s->timed_out)
+        s->finish = "timeout";
     if (w->options->trace_logits)
         stats_set(w->stats, STAT_last_logits_hash, s->answers[0].logits_hash);
     api_reply_finish(&s->reply, &s->totals, &s->out);
@@ -149,6 +151,10 @@ void glue_submit(struct stream *s)
         stream_fail(s, &err);
         return;
     }
+    if (s->stop_by_ns != 0 && clock_ns() >= s->stop_by_ns) {
+        glue_time_is_up(s);
+        return;
+    }
     begin_reply(s);
     if (r->max_tokens == 0) {
         uint32_t n = s->n_answers;
@@ -179,12 +185,38 @@ void glue_release(struct stream *s)
         api_reply_release(&s->reply);
 }
 
+void glue_time_is_up(struct stream *s)
+{
+    struct worker *w = s->worker;
+    stats_add(w->stats, STATS_CELL_LOOP, STAT_requests_timed_out, 1);
+    if (s->in_sched)
+        sched_cancel(w->engine.sched, s->number); /* its last event frees the stream */
+    if (s->first_ns == 0) {
+        struct error err = {0};
+        error_set(&err, STATUS_TOO_LONG, "%s", status_text(STATUS_TOO_LONG));
+        stream_fail(s, &err);
+        return;
+    }
+    s->timed_out = true;
+    uint32_t left = s->n_answers - s->n_ended;
+    for (struct answer *a = s->answers; left > 0; a++) {
+        if (a->ended)
+            continue;
+        left--;
+        bool stopped = answer_close(a, &s->reply, &s->out);
+        finish_answer(s, a, stopped ? API_FINISH_STOP : API_FINISH_LENGTH);
+    }
+}
+
 static void token_made(struct stream *s, struct answer *a, const struct sched_token *token)
 {
     struct worker *w = s->worker;
     uint64_t now = clock_ns();
     if (s->first_ns == 0) {
         s->first_ns = now;
+        uint64_t limit = s->request.predict_ms * UINT64_C(1000000);
+        if (limit > 0 && (s->stop_by_ns == 0 || now + limit < s->stop_by_ns))
+            s->stop_by_ns = now + limit;
         stats_record(w->stats, STATS_CELL_LOOP, STAT_ttft, now - s->arrival_ns);
     } else if (a->first_ns != 0) {
         stats_record(w->stats, STATS_CELL_LOOP, STAT_itl, now - a->last_ns);
@@ -194,6 +226,10 @@ static void token_made(struct stream *s, struct answer *a, const struct sched_to
     if (answer_token(a, token, now, &s->reply, &s->out)) {
         sched_finish(w->engine.sched, s->number, a->choice);
         finish_answer(s, a, API_FINISH_STOP);
+        return;
+    }
+    if (s->stop_by_ns != 0 && now >= s->stop_by_ns) {
+        glue_time_is_up(s);
         return;
     }
     if (!s->sse)

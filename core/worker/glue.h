@@ -17,6 +17,9 @@ struct worker;
 
 /* Begins the reply and submits the generation; a refusal becomes the answer. */
 void glue_submit(struct stream *s);
+/* Its time limit has passed: it ends with what it has, as by max_tokens; with 504 if that is nothing. It is not in the
+ * front pool, and may be gone afterwards. */
+void glue_time_is_up(struct stream *s);
 /* Handles every event that the scheduler has. */
 void glue_take_events(struct worker *w);
 /* Adds what is known of the generation to the response head, for nginx's variables and access log. */

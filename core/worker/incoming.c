@@ -219,7 +219,7 @@ void incoming_frame(struct link *link, const struct channel_frame *frame)
     case FRAME_CANCEL:
         if (s != NULL) {
             stats_add(link->worker->stats, STATS_CELL_LOOP, STAT_stream_aborts, 1);
-            stream_lost(s);
+            stream_lost(s, true);
         }
         break;
     case FRAME_CREDIT:

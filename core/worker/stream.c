@@ -90,13 +90,15 @@ void stream_settle(struct stream *s)
     lifecycle_check(w);
 }
 
-void stream_lost(struct stream *s)
+void stream_lost(struct stream *s, bool cancelled)
 {
     s->finish = "cancelled";
     detach(s, 499);
     if (s->in_front)
         uv_cancel((uv_req_t *)&s->work); /* fails when it runs: then its end is waited for */
-    if (s->in_sched)
+    if (s->in_sched && cancelled && s->keeps_prefill)
+        sched_abandon(s->worker->engine.sched, s->number);
+    else if (s->in_sched)
         sched_cancel(s->worker->engine.sched, s->number);
     stream_settle(s);
 }
@@ -322,17 +324,32 @@ void stream_fail(struct stream *s, const struct error *err)
     stream_fail_later(s, err, (unsigned)s->worker->options->retry_after);
 }
 
+/* The body has not come, or the answer is not made, by the time limit. A stream in the front pool is looked at when it
+ * comes back. */
+static bool is_late(const struct stream *s, uint64_t now_ns)
+{
+    return s->stop_by_ns != 0 && now_ns >= s->stop_by_ns && s->cs != NULL && !s->ended &&
+           (s->phase == STREAM_BODY || s->phase == STREAM_SCHED);
+}
+
 void streams_tick(struct worker *w, uint64_t now_ns)
 {
     list_each(it, tmp, &w->streams)
     {
         struct stream *s = list_entry(it, struct stream, node);
+        if (is_late(s, now_ns)) {
+            glue_time_is_up(s);
+            continue;
+        }
         if (s->cs == NULL || !s->sse || s->phase != STREAM_SCHED || stream_pending(s) > 0 ||
             s->keepalive_ns == 0 || now_ns - s->last_sent_ns < s->keepalive_ns)
             continue;
         if (s->http_status == 0)
             stream_head(s, 200, api_reply_content_type(&s->reply));
-        api_keepalive(&s->out);
+        if (s->keepalive_data)
+            api_reply_keepalive(&s->reply, &s->out);
+        else
+            api_keepalive(&s->out);
         s->last_sent_ns = now_ns;
         stream_flush(s);
     }

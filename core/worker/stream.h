@@ -57,6 +57,9 @@ struct stream {
     uint32_t max_tokens;       /* 0: no cap */
     uint64_t keepalive_ns;     /* 0: none */
     uint64_t queue_timeout_ns; /* 0: none */
+    bool keepalive_data;       /* keepalives are chunks, not comments */
+    bool keeps_prefill;        /* a prompt that is being computed survives its client */
+    uint64_t stop_by_ns;       /* when it ends with what it has; 0: never */
     struct api_request request;
     uv_work_t work; /* in_front: body, request, error and status belong to the pool's thread */
     enum status status;
@@ -82,17 +85,19 @@ struct stream {
     struct answer *answers; /* one a choice */
     uint32_t n_answers, n_ended;
     struct api_totals totals; /* of all choices together */
-    enum status failure;      /* STATUS_OK, or what the answer is an error for */
-    const char *cache;        /* how the prefix cache was met (SCHED_STARTED), or NULL; static */
-    const char *finish;       /* for the log: "stop" (all choices), "length", or an error's name */
+    bool timed_out;
+    enum status failure; /* STATUS_OK, or what the answer is an error for */
+    const char *cache;   /* how the prefix cache was met (SCHED_STARTED), or NULL; static */
+    const char
+        *finish; /* for the log: "stop" (all choices), "length", "timeout", or an error's name */
 
     uint64_t arrival_ns, first_ns, last_ns; /* request, first token, latest token */
 };
 
 /* A stream for a REQUEST frame; belongs to the link's channel and to the worker's list. */
 struct stream *stream_new(struct worker *w, struct link *link, struct channel_stream *cs);
-/* The channel lost interest or is gone: the answer is dropped, the work is told to stop. */
-void stream_lost(struct stream *s);
+/* The channel is gone, or (cancelled) lost interest in this stream: the answer is dropped, the work is told to stop. */
+void stream_lost(struct stream *s, bool cancelled);
 /* Frees the stream if nobody holds it any more. Call last. */
 void stream_settle(struct stream *s);
 
@@ -120,7 +125,7 @@ void stream_fail_later(struct stream *s, const struct error *err, unsigned retry
 void stream_drop_body(struct stream *s);
 /* The end: frees what is left. No link, no front pool and no scheduler holds any stream now. */
 void streams_free_all(struct worker *w);
-/* tick: keepalives. */
+/* tick: keepalives, and time limits that have passed. */
 void streams_tick(struct worker *w, uint64_t now_ns);
 
 #endif

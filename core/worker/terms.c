@@ -28,6 +28,19 @@ static uint64_t number(const struct message_request *m, const char *name, uint64
     return otherwise;
 }
 
+/* Whether the pair says `second`; unsaid or wrong it means `first`. */
+static bool is_second(const struct message_request *m, const char *name, const char *first,
+                      const char *second)
+{
+    struct slice text = message_find(m->pairs, m->n_pairs, name);
+    if (slice_equal(text, slice_of(second)))
+        return true;
+    if (text.len > 0 && !slice_equal(text, slice_of(first)))
+        log_warn("%s: \"%.*s\" is neither %s nor %s", name, (int)(text.len < 40 ? text.len : 40),
+                 text.ptr, first, second);
+    return false;
+}
+
 void terms_read(struct stream *s, const struct message_request *m)
 {
     const struct options *o = s->worker->options;
@@ -39,6 +52,11 @@ void terms_read(struct stream *s, const struct message_request *m)
         number(m, "x-tokenring-keepalive-interval", UINT32_MAX, o->keepalive_interval) * 1000000;
     s->queue_timeout_ns =
         number(m, "x-tokenring-queue-timeout", UINT32_MAX, o->queue_timeout * 1000) * 1000000;
+    uint64_t limit =
+        number(m, "x-tokenring-request-timeout", UINT32_MAX, o->request_timeout * 1000) * 1000000;
+    s->stop_by_ns = limit > 0 ? s->arrival_ns + limit : 0;
+    s->keepalive_data = is_second(m, "x-tokenring-keepalive", "comment", "data");
+    s->keeps_prefill = is_second(m, "x-tokenring-on-disconnect", "stop", "prefill");
 }
 
 /* Texts share pages within one tenant and one cache_salt. */

@@ -6,8 +6,12 @@
  *     x-tokenring-max-tokens          the most tokens an answer may have
  *     x-tokenring-keepalive-interval  milliseconds; 0: none; --keepalive-interval
  *     x-tokenring-queue-timeout       milliseconds; 0: none; --queue-timeout
+ *     x-tokenring-request-timeout     milliseconds; 0: none; --request-timeout
+ *     x-tokenring-keepalive           comment, or data: an empty chunk
+ *     x-tokenring-on-disconnect       stop, or prefill: a prompt that is being computed is computed to its end
  *
- * A number that is none, or out of range, is as if it had not been said, and is logged. */
+ * A number that is none, or out of range, or a word that is not one of these, is as if it had not been said, and is
+ * logged. */
 #ifndef WORKER_TERMS_H
 #define WORKER_TERMS_H
 
