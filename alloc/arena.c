@@ -11,9 +11,13 @@
 #include <time.h>
 
 #include "alloc/poison_priv.h"
+#include "core/base/background.h"
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/xalloc.h"
+
+/* Populating a slab takes tens of milliseconds of a CPU, which steps of the model would miss. */
+#define HELPER_NICE 10
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -228,6 +232,7 @@ static void *helper_main(void *data)
 {
     struct arena *a = data;
     bool complained = false;
+    (void)background_enter(HELPER_NICE);
     pthread_mutex_lock(&a->mutex);
     while (!a->stop) {
         struct slot *slot = find_work(a);

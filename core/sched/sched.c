@@ -183,6 +183,19 @@ static enum status find_limit(const struct sched *s, const struct generation *g,
     return STATUS_OK;
 }
 
+enum status sched_has_room(const struct sched *s, uint32_t n_choices, unsigned *retry_after,
+                           struct error *err)
+{
+    uint32_t waiting = sched_waiting(s);
+    bool idle = waiting == 0 && sched_running(s) + n_choices <= s->options.max_running;
+    if (idle || waiting < s->options.max_queue)
+        return STATUS_OK;
+    if (retry_after != NULL)
+        *retry_after = retry_seconds(s);
+    return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting",
+                     s->options.max_queue);
+}
+
 enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after,
                          struct error *err)
 {
@@ -198,16 +211,11 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
         return status;
     if (s->draining)
         return error_set(err, STATUS_DRAINING, "%s", status_text(STATUS_DRAINING));
-    uint32_t waiting = sched_waiting(s);
-    bool idle = waiting == 0 && sched_running(s) + g->n_choices <= s->options.max_running;
-    if (!idle && waiting >= s->options.max_queue) {
-        if (retry_after != NULL)
-            *retry_after = retry_seconds(s);
-        return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting",
-                         s->options.max_queue);
-    }
+    status = sched_has_room(s, g->n_choices, retry_after, err);
+    if (status != STATUS_OK)
+        return status;
     uint64_t tokens = atomic_load(&s->queued_tokens);
-    if (waiting > 0 && s->options.max_queue_tokens > 0 &&
+    if (sched_waiting(s) > 0 && s->options.max_queue_tokens > 0 &&
         tokens + g->n_tokens > s->options.max_queue_tokens) {
         if (retry_after != NULL)
             *retry_after = retry_seconds(s);

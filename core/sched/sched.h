@@ -191,6 +191,10 @@ struct siphash sched_key(const struct sched *s, const void *text, size_t len);
  * DRAINING        after sched_drain or sched_stop */
 enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after,
                          struct error *err);
+/* Whether sched_submit would find the queue full now; errors as there. For whoever would refuse a
+ * request before looking into it. */
+enum status sched_has_room(const struct sched *s, uint32_t n_choices, unsigned *retry_after,
+                           struct error *err);
 /* Ends a generation at the next step border; unknown ids (just ended) are ignored. */
 void sched_cancel(struct sched *s, uint64_t id);
 /* As sched_cancel, but a prompt that is being computed is computed to its end, so that the prefix cache

@@ -97,10 +97,13 @@ static void answer_models(struct stream *s, const struct api_route *route)
 static void body_complete(struct stream *s)
 {
     struct error err = {0};
+    unsigned retry_after = 0;
     if (s->is_echo)
         echo_start(s);
     else if (lifecycle_admits(s->worker, &err) != STATUS_OK)
         stream_fail(s, &err); /* a drain that began while the body came */
+    else if (sched_has_room(s->worker->engine.sched, 1, &retry_after, &err) != STATUS_OK)
+        stream_fail_later(s, &err, retry_after); /* parsing it would take time from those inside */
     else
         front_start(s);
 }

@@ -2,58 +2,64 @@
 """pace.py: one stream decodes while prompts of 1,500 tokens arrive one after another.
 
 Wanted: the time between two tokens of the stream, p99 <= 3 and most <= 6 times its median without prompts; the prompts'
-time to the first token <= 2 times that without the stream. For a quiet machine (three tries);
-`make test-long` runs it.
+time to the first token <= 2 times that without the stream. The machine's own speed changes from second to second, so the
+stream is left alone for some tokens between two prompts, and each gap counts in medians of the gaps alone before and
+after its prompt. Steps in which the hypervisor takes the CPU away spoil a try; there are three. `make test-long` runs it.
 """
-import os, statistics, threading
+import os, socket, statistics, threading
 
 from loads import TEXT, Site, attempts, big_model, body, default_model, ids, main, quantile
 
 PROMPT = 1500
-PROMPTS = {'default': 6, '1.1b': 3}
-TOKENS = {'default': 1900, '1.1b': 450}
-
-
-def times_of(stream):
-    return [t for t, text in stream.events if text != '[DONE]']
-
-
-def gaps_of(times):
-    return [b - a for a, b in zip(times, times[1:])]
+PROMPTS = {'default': 6, '1.1b': 4}
+ALONE = 40  # tokens of the stream between two prompts
 
 
 def first_token(site, prompt):
-    """(start, time to the first token) of a fresh prompt."""
+    """(begin, end) of the time to the first token of a fresh prompt."""
     stream = site.stream(TEXT, body(prompt, 2)).read_all()
     assert stream.status == 200 and stream.finish == ['length'], stream.body
-    return stream.start, stream.events[0][0] - stream.start
+    return stream.start, stream.events[0][0]
 
 
-def look(site, prompts, tokens):
-    fresh = [ids(PROMPT, i) for i in range(prompts + 3)]
+def seconds(span):
+    return span[1] - span[0]
+
+
+def wait_tokens(stream, reader, n):
+    n += len(stream.events)
+    while len(stream.events) < n:
+        reader.join(0.01)
+        assert reader.is_alive(), 'the stream ended before the prompts did'
+
+
+def look(site, prompts):
+    fresh = [ids(PROMPT, i) for i in range(prompts + 5)]
     first_token(site, fresh.pop())
-    stream = site.stream(TEXT, body(ids(20, 'alone'), tokens)).read_all()
-    alone = gaps_of(times_of(stream))
-    alone_first = statistics.mean(first_token(site, fresh.pop())[1] for i in range(2))
-
-    stream = site.stream(TEXT, body(ids(20, 'beside'), tokens))
+    alone_first = [seconds(first_token(site, fresh.pop())) for i in range(2)]
+    stream = site.stream(TEXT, body(ids(20, 'beside'), 2000 - 20))
     reader = threading.Thread(target=stream.read_all)
     reader.start()
-    while len(stream.events) < 20:
-        reader.join(0.01)
-    firsts = [first_token(site, prompt) for prompt in fresh]
-    whole = reader.is_alive()
-    stream.sock.shutdown(2)
+    wait_tokens(stream, reader, 20)
+    spans = []
+    for i in range(prompts):
+        wait_tokens(stream, reader, ALONE)
+        spans.append(first_token(site, fresh.pop()))
+    wait_tokens(stream, reader, ALONE)
+    stream.sock.shutdown(socket.SHUT_RDWR)
     reader.join()
-    assert whole, 'the stream ended before the prompts did'
-    times = times_of(stream)
-    first = next(i for i, t in enumerate(times) if t >= firsts[0][0])
-    last = max(i for i, t in enumerate(times) if t <= sum(firsts[-1]))
-    gaps, alone = gaps_of(times[first:last + 1]), statistics.median(alone[first:last])
-    waits = [t for _, t in firsts]
-    return {'alone_ms': alone * 1e3, 'tokens': len(gaps), 'p50': quantile(gaps, 0.5) / alone, 'p90': quantile(gaps, 0.9) / alone,
-            'p99': quantile(gaps, 0.99) / alone, 'most': max(gaps) / alone, 'alone_ttft_ms': alone_first * 1e3,
-            'ttft': statistics.median(waits) / alone_first, 'ttft_most': max(waits) / alone_first}
+    alone_first += [seconds(first_token(site, fresh.pop())) for i in range(2)]
+
+    times = [t for t, text in stream.events]
+    within = lambda begin, end: [b - a for a, b in zip(times, times[1:]) if begin <= a and b <= end]
+    borders = [times[20], *(t for span in spans for t in span), times[-1]]
+    # the prompt's second token comes after its first one
+    alone = [within(borders[i], borders[i + 1])[2:] for i in range(0, len(borders), 2)]
+    ratios = [gap / statistics.median(before + after) for span, before, after in zip(spans, alone, alone[1:]) for gap in within(*span)]
+    firsts = [seconds(span) / statistics.median(alone_first) for span in spans]
+    return {'alone_ms': statistics.median(sum(alone, [])) * 1e3, 'tokens': len(ratios), 'p50': quantile(ratios, 0.5), 'p90': quantile(ratios, 0.9),
+            'p99': quantile(ratios, 0.99), 'most': max(ratios), 'alone_ttft_ms': statistics.median(alone_first) * 1e3,
+            'ttft': statistics.median(firsts), 'ttft_most': max(firsts)}
 
 
 def stolen():
@@ -65,7 +71,7 @@ def stolen():
 def once(kind):
     before = stolen()
     with Site(default_model() if kind == 'default' else big_model()) as site:
-        r = look(site, PROMPTS[kind], TOKENS[kind])
+        r = look(site, PROMPTS[kind])
     print(f"    {kind}: alone {r['alone_ms']:.2f} ms a token, {r['alone_ttft_ms']:.0f} ms to the first; beside prompts ({r['tokens']} tokens): "
           f"x{r['p50']:.2f} p50, x{r['p90']:.2f} p90, x{r['p99']:.2f} p99, x{r['most']:.2f} most; to the first x{r['ttft']:.2f} p50, "
           f"x{r['ttft_most']:.2f} most; {stolen() - before:.2f} s stolen", flush=True)

@@ -91,7 +91,7 @@ START_TEST(steps_keep_the_target)
             begin += n;
         }
     ck_assert_uint_le(late, steps / 15);
-    ck_assert_double_gt(used / steps, 2.5);
+    ck_assert_double_gt(used / steps, 2.3);
     ck_assert_uint_ge(probes, steps / 40);
     ck_assert_uint_le(probes, steps / 20);
 }
