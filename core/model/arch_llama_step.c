@@ -177,12 +177,15 @@ static void attend(const struct pass *p, uint32_t layer, const struct plan_queri
         .out = l->mixed,
         .ldo = q_cols,
     };
-    /* Where no token sees another one of this step, writing and attending are one stage. */
+    /* Where no token sees another one of this step, writing and attending are one stage; there, a span and a block
+     * are a token each. */
     bool alone =
         queries->n_blocks == plan->n_spans && queries->n_tokens == p->n && plan->n_spans == p->n;
     if (alone && !attention_splits(&l->attention, queries)) {
-        while (team_next(p->me, p->n * l->kv_heads, 1, &begin, &end)) {
-            rotate_and_store(p, layer, begin / l->kv_heads, begin % l->kv_heads);
+        while (team_next(p->me, queries->n_items * l->kv_heads, 1, &begin, &end)) {
+            const struct plan_item *item = &queries->items[begin / l->kv_heads];
+            for (uint32_t i = item->first; i < item->first + item->n; i++)
+                rotate_and_store(p, layer, queries->blocks[i].first, begin % l->kv_heads);
             attention_item(&l->attention, &operands, begin / l->kv_heads, begin % l->kv_heads,
                            p->me->index);
         }

@@ -22,7 +22,7 @@ static uint32_t parts(uint32_t group, uint32_t threads)
 
 static size_t thread_bytes(uint32_t group, uint32_t dim)
 {
-    size_t queries = group * PLAN_BLOCK_TOKENS;
+    size_t queries = group * PLAN_ITEM_TOKENS;
     return round_up(queries * sizeof(struct attention_query)) +
            round_up(queries * sizeof(struct state)) + round_up(queries * dim * sizeof(float));
 }
@@ -38,7 +38,7 @@ void attention_init(struct attention *a, const struct kernels *kernels,
                     const struct kv_geometry *geometry, uint32_t group, float scale,
                     uint32_t threads, void *scratch)
 {
-    size_t queries = group * PLAN_BLOCK_TOKENS;
+    size_t queries = group * PLAN_ITEM_TOKENS;
     *a = (struct attention){.kernels = kernels,
                             .geometry = geometry,
                             .group = group,
@@ -67,16 +67,20 @@ static uint32_t seen(uint32_t position, uint32_t r)
     return n < KV_RUN_POSITIONS ? n : KV_RUN_POSITIONS;
 }
 
+/* Pages of run r that the block reads. */
+static uint32_t pages_of(const struct plan_block *block, uint32_t r)
+{
+    uint32_t before = r * KV_RUN_TILES, n = block->n_pages > before ? block->n_pages - before : 0;
+    return n < KV_RUN_TILES ? n : KV_RUN_TILES;
+}
+
 static void describe_run(const struct attention *a, const struct attention_layer *l,
                          const struct plan_block *block, uint32_t head, uint32_t r,
                          struct attention_run *run)
 {
     const struct kv_geometry *g = a->geometry;
-    uint32_t last = l->step->tokens[block->first + block->n - 1].position;
-    *run = (struct attention_run){0};
-    run->dim = g->dim;
-    run->scale = a->scale;
-    run->tiles = (seen(last, r) + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS;
+    *run = (struct attention_run){
+        .dim = g->dim, .scale = a->scale, .tiles = pages_of(block, r)};
     for (uint32_t i = 0; i < run->tiles; i++) {
         void *page = block->pages[r * KV_RUN_TILES + i];
         run->k[i] = kv_geometry_k(g, page, l->layer, head);
@@ -84,20 +88,13 @@ static void describe_run(const struct attention *a, const struct attention_layer
     }
 }
 
-/* Pages of run r that the block reads. */
-static uint32_t pages_of(const struct attention_layer *l, const struct plan_block *block, uint32_t r)
-{
-    uint32_t last = l->step->tokens[block->first + block->n - 1].position;
-    return (seen(last, r) + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS;
-}
-
-/* The tiles of one head in run r, to be brought near; 0 behind the last run. */
+/* The tiles of one head in a block's run r, to be brought near; 0 behind the last run. */
 static uint32_t tiles_of(const struct attention *a, const struct attention_layer *l,
                          const struct plan_block *block, uint32_t head, uint32_t r,
                          struct attention_piece pieces[2 * KV_RUN_TILES])
 {
     const struct kv_geometry *g = a->geometry;
-    uint32_t pages = pages_of(l, block, r), n = 0;
+    uint32_t pages = pages_of(block, r), n = 0;
     for (uint32_t i = 0; i < pages; i++) {
         void *page = block->pages[r * KV_RUN_TILES + i];
         pieces[n++] = (struct attention_piece){kv_geometry_k(g, page, l->layer, head), g->tile};
@@ -112,7 +109,7 @@ static uint32_t share_of(const struct attention *a, const struct attention_layer
                          struct attention_piece pieces[2 * KV_RUN_TILES])
 {
     const struct kv_geometry *g = a->geometry;
-    uint32_t pages = pages_of(l, block, r), n = 0;
+    uint32_t pages = pages_of(block, r), n = 0;
     for (uint32_t i = pages * head / g->heads; i < pages * (head + 1) / g->heads; i++) {
         void *page = block->pages[r * KV_RUN_TILES + i];
         pieces[n++] = (struct attention_piece){kv_geometry_k(g, page, l->layer, 0), g->layer};
@@ -120,75 +117,141 @@ static uint32_t share_of(const struct attention *a, const struct attention_layer
     return n;
 }
 
-void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t item,
+/* How many blocks from `first` on, of the item's up to `end`, read run r together: 0 if that block has no such run. */
+static uint32_t together(const struct plan_block *blocks, uint32_t first, uint32_t end, uint32_t r)
+{
+    uint32_t n = blocks[first].runs > r;
+    while (n > 0 && first + n < end && blocks[first + n].shared > r)
+        n++;
+    return n;
+}
+
+/* What an item reads after the blocks before `next` have read run r: the next ones' share of the run, or the first
+ * one's next run. */
+static uint32_t what_follows(const struct attention *a, const struct attention_layer *l,
+                             const struct plan_item *item, uint32_t next, uint32_t head, uint32_t r,
+                             struct attention_piece pieces[2 * KV_RUN_TILES])
+{
+    const struct plan_block *blocks = l->queries->blocks;
+    while (next < item->first + item->n && blocks[next].runs <= r)
+        next++;
+    return next < item->first + item->n ? tiles_of(a, l, &blocks[next], head, r, pieces)
+                                        : tiles_of(a, l, &blocks[item->first], head, r + 1, pieces);
+}
+
+/* Queries of the tokens of n blocks from `first` on, all heads of KV head `head`, for run r. Their outputs: rows of
+ * the layer's, or one after the other at `outs`. Returns how many. */
+static uint32_t gather(const struct attention *a, const struct attention_layer *l, uint32_t first,
+                       uint32_t n, uint32_t head, uint32_t r, float *outs,
+                       struct attention_query *queries)
+{
+    size_t dim = a->geometry->dim;
+    uint32_t i = 0;
+    for (const struct plan_block *block = &l->queries->blocks[first]; n > 0; block++, n--)
+        for (uint32_t t = 0; t < block->n; t++)
+            for (uint32_t h = 0; h < a->group; h++, i++) {
+                uint32_t token = block->first + t;
+                size_t column = (head * a->group + h) * dim;
+                queries[i].q = l->q + token * l->ldq + column;
+                queries[i].out = outs == NULL ? l->out + token * l->ldo + column : outs + i * dim;
+                queries[i].count = seen(l->step->tokens[token].position, r);
+            }
+    return i;
+}
+
+/* Folds the outcome of a later run into the states of the same queries. */
+static void fold_run(const struct attention *a, const struct attention_layer *l, uint32_t first,
+                     uint32_t n, uint32_t head, struct state *states,
+                     const struct attention_query *queries)
+{
+    size_t dim = a->geometry->dim;
+    for (const struct plan_block *block = &l->queries->blocks[first]; n > 0; block++, n--)
+        for (uint32_t t = 0; t < block->n; t++)
+            for (uint32_t h = 0; h < a->group; h++, states++, queries++)
+                if (queries->count > 0)
+                    a->kernels->attention_merge(
+                        &states->max, &states->sum,
+                        l->out + (block->first + t) * l->ldo + (head * a->group + h) * dim,
+                        queries->max, queries->sum, queries->out, (uint32_t)dim);
+}
+
+void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t index,
                     uint32_t head, uint32_t thread)
 {
-    const struct plan_block *block = &l->queries->blocks[item];
+    const struct plan_item *item = &l->queries->items[index];
+    const struct plan_block *blocks = l->queries->blocks;
     uint8_t *scratch = a->scratch + thread * a->thread_bytes;
     struct attention_query *queries = (struct attention_query *)scratch;
     struct state *states = (struct state *)(scratch + a->states_at);
     float *outs = (float *)(scratch + a->outs_at);
-    size_t dim = a->geometry->dim;
+    uint32_t end = item->first + item->n, count;
     struct attention_run run;
     struct attention_piece ahead[2 * KV_RUN_TILES];
-    uint32_t n = block->n * a->group;
-    for (uint32_t r = 0; r < block->runs; r++) {
-        describe_run(a, l, block, head, r, &run);
-        run.ahead = ahead;
-        run.n_ahead = tiles_of(a, l, block, head, r + 1, ahead);
-        for (uint32_t t = 0, i = 0; t < block->n; t++)
-            for (uint32_t h = 0; h < a->group; h++, i++) {
-                uint32_t token = block->first + t;
-                size_t column = (head * a->group + h) * dim;
-                /* The first run's output is the state that later ones are folded into. */
-                queries[i].q = l->q + token * l->ldq + column;
-                queries[i].out = r == 0 ? l->out + token * l->ldo + column : outs + i * dim;
-                queries[i].count = seen(l->step->tokens[token].position, r);
+    for (uint32_t r = 0; r < item->runs; r++)
+        for (uint32_t b = item->first, at = 0, n; b < end; b += n, at += count) {
+            n = together(blocks, b, end, r);
+            count = blocks[b].n * a->group;
+            if (n == 0) {
+                n = 1;
+                continue;
             }
-        a->kernels->attention[a->geometry->type](&run, queries, n);
-        for (uint32_t i = 0; i < n; i++) {
-            float *out = l->out + (block->first + i / a->group) * l->ldo +
-                         (head * a->group + i % a->group) * dim;
-            if (r == 0)
-                states[i] = (struct state){queries[i].max, queries[i].sum};
-            else if (queries[i].count > 0)
-                a->kernels->attention_merge(&states[i].max, &states[i].sum, out, queries[i].max,
-                                            queries[i].sum, queries[i].out, (uint32_t)dim);
+            describe_run(a, l, &blocks[b], head, r, &run);
+            run.ahead = ahead;
+            run.n_ahead = what_follows(a, l, item, b + n, head, r, ahead);
+            /* The first run's output is the state that later ones are folded into. */
+            count = gather(a, l, b, n, head, r, r == 0 ? NULL : outs, queries);
+            a->kernels->attention[a->geometry->type](&run, queries, count);
+            if (r > 0)
+                fold_run(a, l, b, n, head, states + at, queries);
+            for (uint32_t i = 0; i < count && r == 0; i++)
+                states[at + i] = (struct state){queries[i].max, queries[i].sum};
         }
-    }
-    for (uint32_t i = 0; i < n; i++)
-        a->kernels->attention_finish(l->out + (block->first + i / a->group) * l->ldo +
-                                         (head * a->group + i % a->group) * dim,
-                                     states[i].sum, (uint32_t)dim);
+    for (uint32_t b = item->first, i = 0; b < end; b++)
+        for (uint32_t t = 0; t < blocks[b].n; t++)
+            for (uint32_t h = 0; h < a->group; h++, i++)
+                a->kernels->attention_finish(l->out + (blocks[b].first + t) * l->ldo +
+                                                 (head * a->group + h) * a->geometry->dim,
+                                             states[i].sum, a->geometry->dim);
 }
 
-/* One run of one item; its results go to the parts. */
-static void run_item(const struct attention *a, const struct attention_layer *l,
-                     const struct plan_block *block, uint32_t head, uint32_t r, uint32_t thread)
+/* Run r of n blocks of an item that read it together; its results go to the parts. */
+static void run_blocks(const struct attention *a, const struct attention_layer *l, uint32_t first,
+                       uint32_t n, uint32_t head, uint32_t r, uint32_t thread)
 {
+    const struct plan_block *blocks = l->queries->blocks;
     struct attention_query *queries =
         (struct attention_query *)(a->scratch + thread * a->thread_bytes);
     size_t dim = a->geometry->dim;
-    uint32_t heads = a->geometry->heads * a->group, runs = l->queries->most_runs, n = 0;
+    uint32_t heads = a->geometry->heads * a->group, runs = l->queries->most_runs;
     struct attention_run run;
     struct attention_piece ahead[2 * KV_RUN_TILES];
-    describe_run(a, l, block, head, r, &run);
+    describe_run(a, l, &blocks[first], head, r, &run);
     run.ahead = ahead;
-    run.n_ahead = share_of(a, l, block, head, r + a->threads, ahead);
-    for (uint32_t t = 0; t < block->n; t++)
-        for (uint32_t h = head * a->group; h < (head + 1) * a->group; h++) {
-            uint32_t token = block->first + t;
-            size_t part = ((size_t)(block->query + t) * heads + h) * runs + r;
-            queries[n].q = l->q + token * l->ldq + h * dim;
-            queries[n].out = a->part_outs + part * dim;
-            queries[n++].count = seen(l->step->tokens[token].position, r);
+    run.n_ahead = share_of(a, l, &blocks[first], head, r + a->threads, ahead);
+    uint32_t count = gather(a, l, first, n, head, r, a->part_outs, queries), i = 0;
+    for (uint32_t b = first; b < first + n; b++)
+        for (uint32_t j = 0; j < blocks[b].n * a->group; j++, i++) {
+            size_t h = head * a->group + j % a->group;
+            size_t part = ((size_t)(blocks[b].query + j / a->group) * heads + h) * runs + r;
+            queries[i].out = a->part_outs + part * dim;
         }
-    a->kernels->attention[a->geometry->type](&run, queries, n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t query = block->query + i / a->group, h = head * a->group + i % a->group;
-        size_t part = ((size_t)query * heads + h) * runs + r;
+    a->kernels->attention[a->geometry->type](&run, queries, count);
+    for (i = 0; i < count; i++) {
+        size_t part = (size_t)(queries[i].out - a->part_outs) / dim;
         a->part_max[part] = queries[i].max;
         a->part_sum[part] = queries[i].sum;
+    }
+}
+
+/* One run of one item. */
+static void run_item(const struct attention *a, const struct attention_layer *l,
+                     const struct plan_item *item, uint32_t head, uint32_t r, uint32_t thread)
+{
+    uint32_t end = item->first + item->n;
+    for (uint32_t b = item->first, n; b < end; b += n > 0 ? n : 1) {
+        n = together(l->queries->blocks, b, end, r);
+        if (n > 0)
+            run_blocks(a, l, b, n, head, r, thread);
     }
 }
 
@@ -212,7 +275,7 @@ static void fold(const struct attention *a, const struct attention_layer *l, uin
 
 bool attention_splits(const struct attention *a, const struct plan_queries *queries)
 {
-    uint32_t heads = a->geometry->heads * a->group, items = queries->n_blocks * a->geometry->heads;
+    uint32_t heads = a->geometry->heads * a->group, items = queries->n_items * a->geometry->heads;
     /* An item's own order of runs needs no parts in memory: one or two equal shares a thread do without, too. */
     bool fair = items % a->threads == 0 || items >= ITEMS_A_THREAD * a->threads;
     return a->threads > 1 && queries->most_runs > 1 && !fair &&
@@ -224,18 +287,16 @@ void attention_stages(const struct attention *a, const struct attention_layer *l
 {
     const struct plan_queries *queries = l->queries;
     uint32_t kv_heads = a->geometry->heads, heads = kv_heads * a->group, begin, end;
-    uint32_t items = queries->n_blocks * kv_heads, runs = queries->most_runs;
+    uint32_t items = queries->n_items * kv_heads, runs = queries->most_runs;
     if (!attention_splits(a, queries)) {
         while (team_next(me, items, 1, &begin, &end))
             attention_item(a, l, begin / kv_heads, begin % kv_heads, me->index);
         return;
     }
     while (team_next(me, items * runs, kv_heads, &begin, &end))
-        for (uint32_t i = begin; i < end; i++) {
-            const struct plan_block *block = &queries->blocks[i / runs / kv_heads];
-            if (i / kv_heads % runs < block->runs)
-                run_item(a, l, block, i % kv_heads, i / kv_heads % runs, me->index);
-        }
+        for (uint32_t i = begin; i < end; i++)
+            run_item(a, l, &queries->items[i / runs / kv_heads], i % kv_heads, i / kv_heads % runs,
+                     me->index);
     while (team_next(me, queries->n_tokens * heads, 1, &begin, &end))
         fold(a, l, begin / heads, begin % heads);
 }

@@ -1,7 +1,8 @@
 /* attention.h: the attention stages of a layer, over pages.
  *
- * An item is a block of queries (plan.h) and a KV head: all query heads of that KV head and all
- * tokens of the block share each tile that is read. Runs of 256 positions are counted from position
+ * An item is an item of the plan (plan.h: one block of queries, or several that share pages) and a
+ * KV head: all query heads of that KV head and all tokens that see a run share each tile that is
+ * read. Runs of 256 positions are counted from position
  * 0 and folded in order (kernels.h), so the cut into items cannot be seen in the result. When there
  * are few items and they cannot be shared out evenly (a few long sequences), runs become items of
  * their own, and a further stage folds them. While a thread works on a run, the kernel brings near
@@ -53,8 +54,8 @@ bool attention_splits(const struct attention *a, const struct plan_queries *quer
 /* All stages of one layer; called by every member of a run. */
 void attention_stages(const struct attention *a, const struct attention_layer *l,
                       struct team_member *me);
-/* One item by itself, all its runs: queries of block `block`, heads of KV head `head`. */
-void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t block,
+/* One item by itself, all its runs: queries of the plan's item `item`, heads of KV head `head`. */
+void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t item,
                     uint32_t head, uint32_t thread);
 
 #endif

@@ -7,6 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/select.h"
+#include "core/kernels/team.h"
 #include "core/model/arch.h"
 
 #define MAX_TOKENS_DEFAULT 512u
@@ -82,6 +83,18 @@ enum status model_inspect(const struct gguf *g, struct model_info *info, struct 
     return STATUS_OK;
 }
 
+/* Least number of shares for each of `heads` that threads can take in equal numbers. */
+static uint32_t even_shares(uint32_t threads, uint32_t heads)
+{
+    uint32_t a = threads, b = heads;
+    while (b != 0) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return threads / a;
+}
+
 enum status model_load(const struct gguf *g, const struct model_options *options,
                        struct model **model, struct error *err)
 {
@@ -96,7 +109,7 @@ enum status model_load(const struct gguf *g, const struct model_options *options
     m->team = o.team;
     m->max_tokens = o.max_tokens = o.max_tokens == 0 ? MAX_TOKENS_DEFAULT : o.max_tokens;
     m->context = o.context = o.context == 0 ? m->info.context : o.context;
-    plan_init(&m->plan, m->max_tokens);
+    plan_init(&m->plan, m->max_tokens, even_shares(team_size(m->team), m->info.kv_heads));
     if (m->context > m->info.context)
         status = error_set(err, STATUS_UNSUPPORTED,
                            "a context of %u tokens was asked for, the model was made for %u",
@@ -180,4 +193,11 @@ void model_step_hidden(struct model *m, const struct step *step, float *logits, 
     check(m->plan.asked.n_tokens == 0 || logits != NULL);
     struct run run = {m, {step, &m->plan, logits, model_logits_stride(m), hidden}};
     team_run(m->team, run_step, &run);
+}
+
+uint64_t model_kv_read(const struct model *m)
+{
+    const struct kv_geometry *g = &m->geometry;
+    /* In the last layer only the tokens that want logits attend. */
+    return ((g->layers - 1) * m->plan.all.pages + m->plan.asked.pages) * g->layer;
 }

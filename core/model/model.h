@@ -111,4 +111,8 @@ void model_step(struct model *model, const struct step *step, float *logits);
  * logits: its final state behind the last norm, which the head's rows are multiplied with. */
 void model_step_hidden(struct model *model, const struct step *step, float *logits, float *hidden);
 
+/* Bytes of K and V that attention read in the last step: whole tiles, those that sequences share once
+ * where they were read once. */
+uint64_t model_kv_read(const struct model *model);
+
 #endif

@@ -1,6 +1,7 @@
 #include "core/model/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "alloc/pages.h"
 #include "core/base/check.h"
@@ -9,12 +10,20 @@
 static void init_queries(struct plan_queries *q, uint32_t max_tokens)
 {
     q->blocks = xreallocarray(NULL, max_tokens, sizeof *q->blocks);
+    q->items = xreallocarray(NULL, max_tokens, sizeof *q->items);
     q->tokens = xreallocarray(NULL, max_tokens, sizeof *q->tokens);
 }
 
-void plan_init(struct plan *plan, uint32_t max_tokens)
+static void release_queries(struct plan_queries *q)
 {
-    *plan = (struct plan){0};
+    free(q->blocks);
+    free(q->items);
+    free(q->tokens);
+}
+
+void plan_init(struct plan *plan, uint32_t max_tokens, uint32_t shares)
+{
+    *plan = (struct plan){.shares = shares};
     plan->spans = xreallocarray(NULL, max_tokens, sizeof *plan->spans);
     init_queries(&plan->all, max_tokens);
     init_queries(&plan->asked, max_tokens);
@@ -23,10 +32,8 @@ void plan_init(struct plan *plan, uint32_t max_tokens)
 void plan_release(struct plan *plan)
 {
     free(plan->spans);
-    free(plan->all.blocks);
-    free(plan->all.tokens);
-    free(plan->asked.blocks);
-    free(plan->asked.tokens);
+    release_queries(&plan->all);
+    release_queries(&plan->asked);
     free(plan->pages);
     free(plan->tables);
     *plan = (struct plan){0};
@@ -68,8 +75,64 @@ static void add_query(struct plan_queries *q, uint32_t token, const struct step_
     }
     block->n++;
     block->runs = t->position / KV_RUN_POSITIONS + 1;
+    block->n_pages = t->position / KV_TILE_POSITIONS + 1;
     q->most_runs = block->runs > q->most_runs ? block->runs : q->most_runs;
     q->tokens[q->n_tokens++] = token;
+}
+
+/* Leading runs, before the last one of both, that have the same pages. */
+static uint32_t same_runs(const struct plan_block *a, const struct plan_block *b)
+{
+    uint32_t runs = (a->runs < b->runs ? a->runs : b->runs) - 1, r = 0;
+    while (r < runs && memcmp(a->pages + r * KV_RUN_TILES, b->pages + r * KV_RUN_TILES,
+                              KV_RUN_TILES * sizeof(*a->pages)) == 0)
+        r++;
+    return r;
+}
+
+/* By pages, then from few to many runs, then as they stood. */
+static int by_pages(const void *a, const void *b)
+{
+    const struct plan_block *x = a, *y = b;
+    uint32_t same = same_runs(x, y);
+    if (same + 1 < x->runs && same + 1 < y->runs)
+        return memcmp(x->pages + same * KV_RUN_TILES, y->pages + same * KV_RUN_TILES,
+                      KV_RUN_TILES * sizeof(*x->pages));
+    if (x->runs != y->runs)
+        return x->runs < y->runs ? -1 : 1;
+    return x->query < y->query ? -1 : 1;
+}
+
+/* Orders the blocks and cuts them into items. */
+static void make_items(struct plan_queries *q, const struct plan *plan, uint32_t n_sequences)
+{
+    /* So many tokens an item leave items for all threads. */
+    uint32_t most = q->n_tokens / plan->shares, tokens = 0;
+    most = most < PLAN_ITEM_TOKENS ? most : PLAN_ITEM_TOKENS;
+    bool may_share = q->most_runs > 1 && n_sequences > 1;
+    if (may_share)
+        qsort(q->blocks, q->n_blocks, sizeof *q->blocks, by_pages);
+    for (uint32_t i = 0; i < q->n_blocks; i++) {
+        struct plan_block *block = &q->blocks[i], *before = block - 1;
+        block->shared = 0;
+        if (may_share && i > 0 && block->pages != before->pages && tokens + block->n <= most)
+            block->shared = same_runs(before, block);
+        if (block->shared == 0) {
+            q->items[q->n_items++] = (struct plan_item){.first = i};
+            tokens = 0;
+        }
+        struct plan_item *item = &q->items[q->n_items - 1];
+        item->n++;
+        item->runs = block->runs > item->runs ? block->runs : item->runs;
+        tokens += block->n;
+        q->pages += block->n_pages - block->shared * KV_RUN_TILES;
+    }
+}
+
+static void clear_queries(struct plan_queries *q)
+{
+    q->n_blocks = q->n_tokens = q->n_items = q->most_runs = 0;
+    q->pages = 0;
 }
 
 void plan_make(struct plan *plan, const struct step *step, const struct kv_geometry *geometry,
@@ -78,8 +141,8 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
     check(pages_bytes(step->pool) == geometry->page);
     resolve_pages(plan, step);
     plan->n_spans = 0;
-    plan->all.n_blocks = plan->all.n_tokens = plan->all.most_runs = 0;
-    plan->asked.n_blocks = plan->asked.n_tokens = plan->asked.most_runs = 0;
+    clear_queries(&plan->all);
+    clear_queries(&plan->asked);
     for (uint32_t i = 0; i < step->n_tokens; i++) {
         const struct step_token *t = &step->tokens[i];
         const struct step_token *before = i > 0 ? &step->tokens[i - 1] : NULL;
@@ -100,4 +163,6 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
         if (t->logits)
             add_query(&plan->asked, i, t, same, table->pages);
     }
+    make_items(&plan->all, plan, step->n_sequences);
+    make_items(&plan->asked, plan, step->n_sequences);
 }

@@ -7,6 +7,11 @@ static void step_model(void *data, const struct step *step, float *logits)
     model_step(data, step, logits);
 }
 
+static uint64_t kv_read(void *data)
+{
+    return model_kv_read(data);
+}
+
 struct sched_engine sched_engine_of(struct model *model, const struct kernels *kernels,
                                     struct team *team)
 {
@@ -20,5 +25,6 @@ struct sched_engine sched_engine_of(struct model *model, const struct kernels *k
         .kernels = kernels,
         .team = team,
         .step = step_model,
+        .kv_read = kv_read,
     };
 }

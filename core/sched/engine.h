@@ -24,6 +24,8 @@ struct sched_engine {
     /* One pass over the batch. logits gets one row for each token that wants one, in the order of
      * the tokens. */
     void (*step)(void *data, const struct step *step, float *logits);
+    /* Bytes of K and V that the last step read. May be NULL: not known. */
+    uint64_t (*kv_read)(void *data);
 };
 
 /* The engine of a loaded model, which stays the caller's. kernels and team: those it was loaded

@@ -349,6 +349,9 @@ static uint64_t run_step(struct sched *s)
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_tokens_total, b->n_tokens);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_sequences_total, b->n_members);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_prefilled_tokens_total, b->work.prefill);
+    if (s->engine.kv_read != NULL)
+        stats_add(s->stats, STATS_CELL_SCHED, STAT_kv_read_bytes_total,
+                  s->engine.kv_read(s->engine.data));
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_time, ns);
     stats_record(s->stats, STATS_CELL_SCHED, STAT_step_tokens, b->n_tokens);
     return ns;

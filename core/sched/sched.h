@@ -49,8 +49,8 @@
  *
  * Stats written here: requests_running, requests_waiting, preemptions_total, non_finite_total,
  * prefilled_tokens_total, cached_tokens_total, steps_total, step_*, queue_time, kv_pages_used,
- * kv_pages_cached, kv_pages_evicted_total, kv_long_*, cache_*, kv_pages_total, kv_page_bytes.
- * Everything else about requests and tokens is the loop's to count.
+ * kv_pages_cached, kv_pages_evicted_total, kv_read_bytes_total, kv_long_*, cache_*,
+ * kv_pages_total, kv_page_bytes. Everything else about requests and tokens is the loop's to count.
  *
  * Threads: every function here is for the loop thread (one thread), except sched_create and
  * sched_free, which are called while nothing else uses the scheduler. */

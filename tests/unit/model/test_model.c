@@ -436,6 +436,111 @@ START_TEST(same_bits_whatever_shares_the_step)
 END_TEST
 
 /* Attention variants and shapes that are no multiple of anything. */
+/* ---- shared pages ---- */
+
+enum { FAMILY = 10, LONGEST = 1100 };
+
+/* Feeds tokens [from, to) of a text to a sequence, without logits. */
+static void advance(struct bench *b, struct block_table *table, const uint32_t *text, uint32_t from,
+                    uint32_t to)
+{
+    struct step_token tokens[512];
+    ck_assert(session_append(&b->s, table, to - from));
+    while (from < to) {
+        uint32_t n = to - from < 512 ? to - from : 512;
+        for (uint32_t i = 0; i < n; i++)
+            tokens[i] = (struct step_token){.token = text[from + i], .position = from + i};
+        struct step_sequence sequence = {table->ids, table->n_pages, false};
+        struct step step = {tokens, n, &sequence, 1, b->s.pool};
+        model_step(b->s.model, &step, NULL);
+        from += n;
+    }
+}
+
+/* A sequence begins with the first `common` tokens of another one and goes on by itself to `length`. */
+struct relative {
+    uint32_t of, common, length;
+};
+
+/* Pages that the last tokens read in a step of one thread: of the whole runs before its last one, a sequence reads
+ * those that no relative read. */
+static uint64_t pages_read(const struct block_table *tables, uint32_t n)
+{
+    uint64_t pages = 0;
+    for (uint32_t s = 0; s < n; s++) {
+        uint32_t runs = (tables[s].n_positions - 1) / KV_RUN_POSITIONS, most = 0;
+        for (uint32_t other = 0; other < s; other++) {
+            uint32_t its = (tables[other].n_positions - 1) / KV_RUN_POSITIONS, same = 0;
+            while (same < runs && same < its &&
+                   memcmp(tables[s].ids + 8 * same, tables[other].ids + 8 * same,
+                          8 * sizeof(uint32_t)) == 0)
+                same++;
+            most = same > most ? same : most;
+        }
+        pages += tables[s].n_pages - 8 * most;
+    }
+    return pages;
+}
+
+/* Decoding sequences that share pages reads them once, and gives the bits that each gives alone. */
+START_TEST(shared_pages_are_read_once)
+{
+    static const struct relative family[FAMILY] = {
+        {0, 0, 620},    {0, 608, 625}, {0, 608, 1100}, {2, 992, 1001}, {2, 992, 1060},
+        {0, 256, 300},  {0, 0, 40},    {7, 0, 700},    {7, 672, 690},  {0, 608, 609},
+    };
+    static const uint32_t threads[] = {1, 2, 3};
+    struct toy t = quick_toy();
+    struct bench b;
+    uint32_t texts[FAMILY][LONGEST];
+    t.context = LONGEST;
+    bench_open(&b, &t, NULL, threads[_i % 3], rounded[_i / 3]);
+    const struct kv_geometry *g = model_kv_geometry(b.s.model);
+    uint32_t stride = model_logits_stride(b.s.model);
+    float *want = rows_of(&b, FAMILY), *rows = rows_of(&b, FAMILY);
+    struct block_table tables[FAMILY];
+    struct step_token tokens[FAMILY];
+    struct step_sequence sequences[FAMILY];
+    uint64_t alone = 0;
+    for (uint32_t s = 0; s < FAMILY; s++) {
+        const struct relative *r = &family[s];
+        make_text(texts[s], LONGEST, t.vocab, 20 + s);
+        memcpy(texts[s], texts[r->of], r->common * sizeof(uint32_t));
+        block_table_init(&tables[s], b.s.pool);
+        for (uint32_t i = 0; i < r->common / KV_TILE_POSITIONS; i++)
+            block_table_adopt(&tables[s], tables[r->of].ids[i]);
+        advance(&b, &tables[s], texts[s], r->common, r->length - 1);
+        ck_assert(session_append(&b.s, &tables[s], 1));
+        tokens[s] = (struct step_token){texts[s][r->length - 1], r->length - 1, s, true};
+        sequences[s] = (struct step_sequence){tables[s].ids, tables[s].n_pages, false};
+    }
+    for (uint32_t s = 0; s < FAMILY; s++) { /* without the others, which share its pages */
+        float *row = feed(&b, texts[s], family[s].length, 512);
+        memcpy(want + s * stride, row + (family[s].length - 1) * (size_t)stride,
+               stride * sizeof(float));
+        free(row);
+        struct step_token token = tokens[s];
+        token.sequence = 0;
+        struct step step = {&token, 1, &sequences[s], 1, b.s.pool};
+        model_step(b.s.model, &step, rows);
+        alone += model_kv_read(b.s.model);
+    }
+    for (uint32_t n = 2; n <= FAMILY; n++) {
+        struct step step = {tokens, n, sequences, n, b.s.pool};
+        model_step(b.s.model, &step, rows);
+        assert_same(&b, want, rows, n);
+        if (threads[_i % 3] == 1)
+            ck_assert_uint_eq(model_kv_read(b.s.model), pages_read(tables, n) * g->page);
+    }
+    ck_assert_uint_lt(model_kv_read(b.s.model), alone);
+    for (uint32_t s = 0; s < FAMILY; s++)
+        block_table_release(&tables[s]);
+    free(want);
+    free(rows);
+    bench_close(&b);
+}
+END_TEST
+
 /* The head times the hidden rows is the logits, but for the rounding of activations to 8 bits; only
  * wanted tokens have rows. */
 START_TEST(hidden_states)
@@ -654,6 +759,7 @@ int main(void)
     tcase_add_loop_test(c, same_bits_however_cut, 0, 2);
     tcase_add_loop_test(c, long_context, 0, 2);
     tcase_add_loop_test(c, same_bits_whatever_shares_the_step, 0, 2);
+    tcase_add_loop_test(c, shared_pages_are_read_once, 0, 6);
     tcase_add_test(c, hidden_states);
     tcase_add_loop_test(c, odd_shapes, 0, 2);
     tcase_add_test(c, failure_stays_in_its_sequence);
