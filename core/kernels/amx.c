@@ -46,9 +46,9 @@ static const struct form forms[WEIGHT_TYPES] = {
     [WEIGHT_Q4_1] = {unpack_q4_1, run_minimum, 2, 640, 1, 16, false},
     [WEIGHT_Q5_0] = {unpack_q5_0, run_plain, 2, 704, 1, 16, false},
     [WEIGHT_Q5_1] = {unpack_q5_1, run_minimum, 2, 768, 1, 16, false},
-    [WEIGHT_Q4_K] = {unpack_q4_k, run_minimum, 8, 2368, 1, 16, false},
-    [WEIGHT_Q5_K] = {unpack_q5_k, run_minimum, 8, 2880, 1, 16, false},
-    [WEIGHT_Q6_K] = {unpack_q6_k, run_planes, 8, 3392, 2, 48, false},
+    [WEIGHT_Q4_K] = {unpack_q4_k, run_q45_k, 8, 2368, 2, 48, false},
+    [WEIGHT_Q5_K] = {unpack_q5_k, run_q45_k, 8, 2880, 2, 48, false},
+    [WEIGHT_Q6_K] = {unpack_q6_k, run_q6_k, 8, 3392, 2, 48, false},
 };
 
 /* The slots of the tier below; the same whenever a table is filled, so that no call sees them change. */
@@ -224,7 +224,7 @@ static void product(const struct matrix *w, uint32_t p0, uint32_t p1, const stru
                         .slice_blocks = n < MANY_COLUMNS ? SHORT_BLOCKS : SLICE_BLOCKS / f->planes};
     enum pace pace = PACE_CRAWL;
 
-    check(x->kind == ACTS_Q8 && x->cols == w->cols);
+    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
     if (n >= f->min_columns && p0 < p1) {
         tile_configure(&tiles);
         pace = pace_now(&s.ring);

@@ -58,7 +58,7 @@ struct columns {
     size_t s1, s3, s5, s7;
 };
 
-VEC_INLINE const struct act_block *column_block(const struct columns *x, int j)
+VEC_INLINE const void *column_at(const struct columns *x, int j)
 {
     const uint8_t *base = j < 8 ? x->x0 : x->x8;
     switch (j % 8) {
@@ -85,7 +85,17 @@ VEC_INLINE const struct act_block *column_block(const struct columns *x, int j)
     default:
         base += x->s7;
     }
-    return (const struct act_block *)(const void *)base;
+    return base;
+}
+
+VEC_INLINE const struct act_block *column_block(const struct columns *x, int j)
+{
+    return column_at(x, j);
+}
+
+VEC_INLINE const struct act_block256 *column_block256(const struct columns *x, int j)
+{
+    return column_at(x, j);
 }
 
 VEC_INLINE struct columns columns_at(const uint8_t *x, size_t stride)
@@ -198,7 +208,7 @@ static void run_minimum(const struct piece *p, struct ring *ring)
     run_piece(p, ring, true);
 }
 
-/* Q6_K: two planes a block, 64 · high + low; two pairs of C tiles, two blocks ahead. */
+/* K-quants: two planes a block, 64 · high + low; two pairs of C tiles, two blocks ahead. */
 #define MULTIPLY_PLANES(p, k, high, low, a)                                                        \
     do {                                                                                           \
         const uint8_t *planes = (p)->b + (size_t)(k)*2 * B_BYTES;                                  \
@@ -217,25 +227,45 @@ static void run_minimum(const struct piece *p, struct ring *ring)
         tile_store(low, ring->c[low], 64);                                                         \
     } while (0)
 
-VEC_INLINE void fold_planes(const struct slice *s, uint32_t k, const v16i high[TILE_COLUMNS],
-                            const v16i low[TILE_COLUMNS], const struct columns *x,
-                            v16f f[TILE_COLUMNS])
+/* sums[j] += block k, shifted. */
+VEC_INLINE void add_planes(const v16i high[TILE_COLUMNS], const v16i low[TILE_COLUMNS],
+                           const struct columns *x, v16i sums[TILE_COLUMNS])
 {
-    const v16f d = *(const v16f *)s->d[k];
+    UNROLL
+    for (int j = 0; j < 16; j++)
+        sums[j] += ((high[j] << 6) + low[j]) << column_block256(x, j)->shift;
+}
+
+/* f[j] += the unit's scales · sums[j], minimums off; sums begin anew. x: at the unit's last block. */
+VEC_INLINE void fold_unit(const struct slice *s, uint32_t unit, const struct columns *x,
+                          bool minimum, v16i sums[TILE_COLUMNS], v16f f[TILE_COLUMNS])
+{
+    const v16f d = *(const v16f *)s->d[unit], dmin = *(const v16f *)s->m[unit];
     UNROLL
     for (int j = 0; j < 16; j++) {
-        /* |64 · high + low| < 2^24: exact. */
-        const v16i sum = (high[j] << 6) + low[j];
-        f[j] = vec_fma(__builtin_convertvector(sum, v16f), d * column_block(x, j)->d, f[j]);
+        const struct act_block256 *b = column_block256(x, j) - 7;
+        const v16f sum = __builtin_convertvector(sums[j], v16f);
+        if (minimum) {
+            v16i min = {0};
+            UNROLL
+            for (int k = 0; k < 4; k++)
+                min = vec_dot_pairs(min, *(const v32h *)s->mins[unit][k], b[2 * k + 1].sums);
+            const v16f g = vec_fma(-__builtin_convertvector(min, v16f), dmin, sum * d);
+            f[j] = vec_fma(g, vec_all(b->d), f[j]);
+        } else {
+            f[j] = vec_fma(sum, d * b->d, f[j]);
+        }
+        sums[j] = (v16i){0};
     }
 }
 
-static void run_planes(const struct piece *p, struct ring *ring)
+/* The accumulators wait in p->partial while a unit's integers are in the registers. */
+VEC_INLINE void run_planes(const struct piece *p, struct ring *ring, bool minimum)
 {
     struct columns x = columns_at(p->x, p->stride);
-    v16f f[TILE_COLUMNS];
+    v16i sums[TILE_COLUMNS] = {{0}};
 
-    begin(p, f);
+    begin(p, p->partial);
     MULTIPLY_PLANES(p, 0u, 0, 1, 4);
     MULTIPLY_PLANES(p, 1u, 2, 3, 5);
     STORE_PLANES(0, 1);
@@ -244,19 +274,31 @@ static void run_planes(const struct piece *p, struct ring *ring)
         if (k + 2 < p->blocks)
             MULTIPLY_PLANES(p, k + 2, 0, 1, 4);
         prefetch(p, k);
-        fold_planes(p->s, k, ring->c[0], ring->c[1], &x, f);
-        x.x0 += sizeof(struct act_block);
-        x.x8 += sizeof(struct act_block);
+        add_planes(ring->c[0], ring->c[1], &x, sums);
+        x.x0 += sizeof(struct act_block256);
+        x.x8 += sizeof(struct act_block256);
         if (k + 2 < p->blocks) {
             STORE_PLANES(0, 1);
             MULTIPLY_PLANES(p, k + 3, 2, 3, 5);
         }
         prefetch(p, k + 1);
-        fold_planes(p->s, k + 1, ring->c[2], ring->c[3], &x, f);
-        x.x0 += sizeof(struct act_block);
-        x.x8 += sizeof(struct act_block);
+        add_planes(ring->c[2], ring->c[3], &x, sums);
+        if (k % 8 == 6)
+            fold_unit(p->s, k / 8, &x, minimum, sums, p->partial);
+        x.x0 += sizeof(struct act_block256);
+        x.x8 += sizeof(struct act_block256);
     }
-    finish(p, f);
+    finish(p, p->partial);
+}
+
+static void run_q6_k(const struct piece *p, struct ring *ring)
+{
+    run_planes(p, ring, false);
+}
+
+static void run_q45_k(const struct piece *p, struct ring *ring)
+{
+    run_planes(p, ring, true);
 }
 
 #endif

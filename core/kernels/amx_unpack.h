@@ -10,11 +10,12 @@
 #define B_BYTES 512u /* a B tile: 32 columns of 16 rows */
 #define SLICE_BLOCKS 64u
 
-/* The unpacked slice. Q6_K has two B tiles per block and slices of half the length. */
+/* The unpacked slice. K-quants have two B tiles per block, slices of half the length and scales for 8 blocks. */
 struct slice {
     _Alignas(64) uint8_t b[SLICE_BLOCKS * B_BYTES];
     _Alignas(64) float d[SLICE_BLOCKS][PANEL_ROWS]; /* what multiplies the activation's d */
-    _Alignas(64) float m[SLICE_BLOCKS][PANEL_ROWS]; /* what multiplies dsum */
+    _Alignas(64) float m[SLICE_BLOCKS][PANEL_ROWS]; /* what multiplies dsum; K-quants: dmin */
+    _Alignas(64) int16_t mins[SLICE_BLOCKS / 8][4][PANEL_ROWS][2]; /* Q4_K, Q5_K: of block pairs */
 };
 
 /* Unpacks `blocks` blocks from the unit at src on. */
@@ -25,11 +26,9 @@ VEC_INLINE v16u load_u(const uint8_t *p)
     return *(const v16u *)(const void *)p;
 }
 
-/* Block of nibbles (and fifth bits, if any) minus the zero point → B tile. */
-VEC_INLINE void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int8_t zero, uint8_t *dst)
+/* Block of nibbles (and fifth bits, if any). */
+VEC_INLINE void unpack_groups(const uint8_t *src, const uint8_t *bits, v16u q[8])
 {
-    v64b *out = (v64b *)(void *)dst;
-    v16u q[8];
     UNROLL
     for (int j = 0; j < 4; j++) {
         v16u v = load_u(src + 64 * j);
@@ -42,6 +41,14 @@ VEC_INLINE void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int8_t z
         for (int g = 0; g < 8; g++)
             q[g] |= (g < 4 ? fifth << (4 - g) : fifth >> (g - 4)) & 0x10101010u;
     }
+}
+
+/* The same minus the zero point → B tile. */
+VEC_INLINE void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int8_t zero, uint8_t *dst)
+{
+    v64b *out = (v64b *)(void *)dst;
+    v16u q[8];
+    unpack_groups(src, bits, q);
     UNROLL
     for (int g = 0; g < 8; g++)
         out[g] = (v64b)q[g] - zero;
@@ -89,19 +96,45 @@ static void unpack_q8_0(const uint8_t *src, uint32_t blocks, struct slice *s)
         *(v16f *)s->d[i] = vec_load_half(src + (size_t)(i / 2) * 1088 + 32 * (i & 1));
 }
 
+/* Four columns of 16 rows, a signed byte q each, times the rows' sub-scales as two planes of signed bytes:
+ * q · sc = 64 · high + low, −62 ≤ high ≤ 64 (Q6_K; the others: 0 ≤ high ≤ 31), −32 ≤ low ≤ 31. */
+VEC_INLINE void split(v64b q, v32h sc, uint8_t *high, uint8_t *low)
+{
+    const v32h even = (v32h)q << 8 >> 8, odd = (v32h)q >> 8;
+    const v32h a = even * sc, b = odd * sc;
+    const v32h ha = (a + 32) >> 6, hb = (b + 32) >> 6;
+    const v32h la = a - (ha << 6), lb = b - (hb << 6);
+    *(v32h *)(void *)high = (ha & 0xff) | hb << 8;
+    *(v32h *)(void *)low = (la & 0xff) | lb << 8;
+}
+
+/* 16 sub-scales as pairs of equal words. */
+VEC_INLINE v32h both_words(v16i sc)
+{
+    return (v32h)(((v16u)sc & 0xffffu) | (v16u)sc << 16);
+}
+
 VEC_INLINE void unpack_q45_k(const uint8_t *src, uint32_t blocks, struct slice *s, bool bits)
 {
     const uint32_t block_bytes = NIBBLES_BYTES + (bits ? BITS_BYTES : 0);
     for (uint32_t i = 0; i < blocks; i++) {
         const uint8_t *unit = src + (size_t)(i / 8) * (K_QUANTS + 8 * block_bytes);
         const uint8_t *quants = unit + K_QUANTS + (i % 8) * block_bytes;
-        const v16i sc = vec_load_u8(unit + K_SC + 16 * (i % 8));
-        /* Pairs of minimums as u16, one pair a row: the even block's is the low byte. */
-        const uint8_t *pairs = unit + K_M + 32 * (i % 8 / 2);
-        const v16i m = vec_load_u16(pairs) >> (i & 1 ? 8 : 0) & 255;
-        *(v16f *)s->d[i] = vec_load_half(unit + K_D) * __builtin_convertvector(sc, v16f);
-        *(v16f *)s->m[i] = -(vec_load_half(unit + K_DMIN) * __builtin_convertvector(m, v16f));
-        unpack_nibbles(quants, bits ? quants + NIBBLES_BYTES : NULL, 0, s->b + i * B_BYTES);
+        const v32h sc = both_words(vec_load_u8(unit + K_SC + 16 * (i % 8)));
+        uint8_t *out = s->b + i * 2 * B_BYTES;
+        v16u q[8];
+        if (i % 8 == 0) {
+            *(v16f *)s->d[i / 8] = vec_load_half(unit + K_D);
+            *(v16f *)s->m[i / 8] = vec_load_half(unit + K_DMIN);
+            for (uint32_t k = 0; k < 4; k++) {
+                const v16u pairs = (v16u)vec_load_u16(unit + K_M + 32 * k);
+                *(v16u *)s->mins[i / 8][k] = (pairs & 255) | (pairs & 0xff00u) << 8;
+            }
+        }
+        unpack_groups(quants, bits ? quants + NIBBLES_BYTES : NULL, q);
+        UNROLL
+        for (int g = 0; g < 8; g++)
+            split((v64b)q[g], sc, out + 64 * g, out + B_BYTES + 64 * g);
     }
 }
 
@@ -115,18 +148,6 @@ static void unpack_q5_k(const uint8_t *src, uint32_t blocks, struct slice *s)
     unpack_q45_k(src, blocks, s, true);
 }
 
-/* Four columns of 16 rows, q (0 … 63, a byte each), times the rows' sub-scales as two planes of
- * signed bytes: (q − 32) · sc = 64 · high + low, −62 ≤ high ≤ 64, −32 ≤ low ≤ 31. */
-VEC_INLINE void split_q6(v16u q, v32h sc, uint8_t *high, uint8_t *low)
-{
-    const v32h even = (v32h)((v64b)q - 32) << 8 >> 8, odd = (v32h)((v64b)q - 32) >> 8;
-    const v32h a = even * sc, b = odd * sc;
-    const v32h ha = (a + 32) >> 6, hb = (b + 32) >> 6;
-    const v32h la = a - (ha << 6), lb = b - (hb << 6);
-    *(v32h *)(void *)high = (ha & 0xff) | hb << 8;
-    *(v32h *)(void *)low = (la & 0xff) | lb << 8;
-}
-
 static void unpack_q6_k(const uint8_t *src, uint32_t blocks, struct slice *s)
 {
     const uint32_t low_bits = 0x0f0f0f0f, pair = 0x30303030;
@@ -134,18 +155,20 @@ static void unpack_q6_k(const uint8_t *src, uint32_t blocks, struct slice *s)
         const uint8_t *unit = src + (size_t)(i / 8) * (Q6_QUANTS + 8 * Q6_BLOCK_BYTES);
         const uint8_t *quants = unit + Q6_QUANTS + (i % 8) * Q6_BLOCK_BYTES;
         uint8_t *out = s->b + i * 2 * B_BYTES;
-        *(v16f *)s->d[i] = vec_load_half(unit + K_D);
+        if (i % 8 == 0)
+            *(v16f *)s->d[i / 8] = vec_load_half(unit + K_D);
         UNROLL
         for (int h = 0; h < 2; h++) {
             const v16u high = load_u(quants + Q6_LOW_BYTES + 64 * h);
             const v16u a = load_u(quants + 128 * h), b = load_u(quants + 128 * h + 64);
-            const v16u sc = (v16u)vec_load_s8(unit + Q6_SC + 32 * (i % 8) + 16 * h);
-            const v32h both = (v32h)((sc & 0xffffu) | sc << 16);
+            const v32h sc = both_words(vec_load_s8(unit + Q6_SC + 32 * (i % 8) + 16 * h));
+            const v16u q[4] = {
+                (a & low_bits) | (high & pair), (a >> 4 & low_bits) | (high >> 2 & pair),
+                (b & low_bits) | (high << 4 & pair), (b >> 4 & low_bits) | (high << 2 & pair)};
             uint8_t *o = out + 256 * h;
-            split_q6((a & low_bits) | (high & pair), both, o, o + B_BYTES);
-            split_q6((a >> 4 & low_bits) | (high >> 2 & pair), both, o + 64, o + 64 + B_BYTES);
-            split_q6((b & low_bits) | (high << 4 & pair), both, o + 128, o + 128 + B_BYTES);
-            split_q6((b >> 4 & low_bits) | (high << 2 & pair), both, o + 192, o + 192 + B_BYTES);
+            UNROLL
+            for (int g = 0; g < 4; g++)
+                split((v64b)q[g] - 32, sc, o + 64 * g, o + 64 * g + B_BYTES);
         }
     }
 }

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include <string.h>
+
 #ifdef __AVX512F__
 #include <immintrin.h>
 #else
@@ -42,6 +44,20 @@ VEC_INLINE v16f vec_fma(v16f a, v16f b, v16f c)
     for (int i = 0; i < 16; i++)
         f[i] = fmaf(a[i], b[i], c[i]);
     return f;
+#endif
+}
+
+/* sum + the lanes' pairs of words times the pair at p, exact. */
+VEC_INLINE v16i vec_dot_pairs(v16i sum, v32h pairs, const int16_t p[2])
+{
+#ifdef __AVX512F__
+    int32_t both;
+    memcpy(&both, p, sizeof(both));
+    return (v16i)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)pairs, _mm512_set1_epi32(both));
+#else
+    for (int i = 0; i < 16; i++)
+        sum[i] += pairs[2 * i] * p[0] + pairs[2 * i + 1] * p[1];
+    return sum;
 #endif
 }
 

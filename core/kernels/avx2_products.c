@@ -32,7 +32,13 @@ INLINE __m256i load_ymm(const uint8_t *p)
 
 INLINE bool has_min(enum weight_type type)
 {
-    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K;
+    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1;
+}
+
+/* Integers over 256 columns, activations with one scale for them. */
+INLINE bool is_256(enum weight_type type)
+{
+    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K;
 }
 
 INLINE bool has_bits(enum weight_type type)
@@ -45,9 +51,6 @@ INLINE uint32_t unit_blocks(enum weight_type type)
     switch (type) {
     case WEIGHT_Q2_K:
     case WEIGHT_Q3_K:
-    case WEIGHT_Q4_K:
-    case WEIGHT_Q5_K:
-    case WEIGHT_Q6_K:
     case WEIGHT_IQ4_XS:
         return 8;
     default:
@@ -64,7 +67,7 @@ INLINE bool is_signed(enum weight_type type)
 /* Types with scales of 16 columns. */
 INLINE bool has_halves(enum weight_type type)
 {
-    return type == WEIGHT_Q2_K || type == WEIGHT_Q3_K || type == WEIGHT_Q6_K;
+    return type == WEIGHT_Q2_K || type == WEIGHT_Q3_K;
 }
 
 /* Groups whose 16-bit sums may be added: 15 · 127 · 2 · 8, 31 · 127 · 2 · 4, 63 · 127 · 2 · 2, 128 · 127 · 2;
@@ -161,17 +164,6 @@ INLINE void scales(enum weight_type type, const uint8_t *unit, uint32_t i, uint3
         __m128i sc = _mm_loadl_epi64((const void *)(unit + XS_SC + 16 * i + half / 4));
         *d = _mm256_mul_ps(load_half(unit + K_D + half / 2),
                            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(sc)));
-    } else if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K) {
-        __m256i sc =
-            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(unit + K_SC + 16 * i + half / 4)));
-        __m256i pair = _mm256_cvtepu16_epi32(
-            _mm_load_si128((const void *)(unit + K_M + 32 * (i / 2) + half / 2)));
-        __m256i min =
-            i & 1 ? _mm256_srli_epi32(pair, 8) : _mm256_and_si256(pair, _mm256_set1_epi32(255));
-        *d = _mm256_mul_ps(load_half(unit + K_D + half / 2), _mm256_cvtepi32_ps(sc));
-        *m = _mm256_xor_ps(
-            _mm256_mul_ps(load_half(unit + K_DMIN + half / 2), _mm256_cvtepi32_ps(min)),
-            _mm256_set1_ps(-0.0f));
     } else {
         *d = load_half(unit + 32 * i + half / 2);
         if (has_min(type))
@@ -179,10 +171,10 @@ INLINE void scales(enum weight_type type, const uint8_t *unit, uint32_t i, uint3
     }
 }
 
-INLINE __m256i quad(const struct act_block *x, int g)
+INLINE __m256i quad(const int8_t *x, int g)
 {
     int32_t v;
-    memcpy(&v, x->q + 4 * g, sizeof(v));
+    memcpy(&v, x + 4 * g, sizeof(v));
     return _mm256_set1_epi32(v);
 }
 
@@ -195,8 +187,7 @@ INLINE __m256i multiply(enum weight_type type, __m256i w, __m256i x)
 
 /* sum[c] += Σ weights · activations over steps [begin, end) of a block's eight. */
 INLINE void dots(enum weight_type type, int nc, const uint8_t *quants, uint32_t half,
-                 const struct act_block *const column[MAX_NC], int begin, int end,
-                 __m256i sum[MAX_NC])
+                 const int8_t *const x[MAX_NC], int begin, int end, __m256i sum[MAX_NC])
 {
     const __m256i ones = _mm256_set1_epi16(1);
     const int fold = fold_after(type);
@@ -205,11 +196,13 @@ INLINE void dots(enum weight_type type, int nc, const uint8_t *quants, uint32_t 
     UNROLL
     for (int step = begin; step < end; step++) {
         /* Low and high nibbles of one load after each other, where the order is free. */
-        const int g = has_halves(type) || type == WEIGHT_Q8_0 ? step : step / 2 + 4 * (step & 1);
+        const int g = has_halves(type) || type == WEIGHT_Q6_K || type == WEIGHT_Q8_0
+                          ? step
+                          : step / 2 + 4 * (step & 1);
         const __m256i w = group(type, quants, half, g);
         UNROLL
         for (int c = 0; c < nc; c++) {
-            __m256i product = multiply(type, w, quad(column[c], g));
+            __m256i product = multiply(type, w, quad(x[c], g));
             words[c] = step % fold == 0 ? product : _mm256_add_epi16(words[c], product);
             if (step % fold == fold - 1)
                 sum[c] = _mm256_add_epi32(sum[c], _mm256_madd_epi16(words[c], ones));
@@ -241,9 +234,6 @@ INLINE __m256i pair(__m256i first, __m256i second)
 INLINE __m256i join(enum weight_type type, const uint8_t *unit, uint32_t i, uint32_t half,
                     __m256i first, __m256i second)
 {
-    if (type == WEIGHT_Q6_K)
-        return _mm256_add_epi32(_mm256_mullo_epi32(first, sub_scales(unit, i, 0, half)),
-                                _mm256_mullo_epi32(second, sub_scales(unit, i, 1, half)));
     __m256i sc = scale_pairs(type, unit, i, half);
     if (type == WEIGHT_Q2_K)
         sc = _mm256_and_si256(sc, _mm256_set1_epi16(15));
@@ -259,7 +249,7 @@ INLINE __m256 minimums(const uint8_t *unit, uint32_t i, uint32_t half, const str
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(eight, 3));
 }
 
-/* −zp·Σx where the zero point is 8, 16, 32 or 4, from −8·Σx. */
+/* −zp·Σx where the zero point is 8, 16 or 4, from −8·Σx. */
 INLINE int32_t seeded(enum weight_type type, int32_t seed)
 {
     switch (type) {
@@ -268,8 +258,6 @@ INLINE int32_t seeded(enum weight_type type, int32_t seed)
     case WEIGHT_Q5_0:
     case WEIGHT_MXFP4:
         return 2 * seed;
-    case WEIGHT_Q6_K:
-        return 4 * seed;
     case WEIGHT_Q3_K:
         return seed / 2;
     default:
@@ -283,27 +271,29 @@ INLINE void accumulate(enum weight_type type, int nc, const uint8_t *unit, uint3
 {
     const uint8_t *quants = unit + quants_at(type, i);
     const struct act_block *column[MAX_NC];
+    const int8_t *q[MAX_NC];
     __m256i sum[MAX_NC];
     __m256 d, m = _mm256_setzero_ps();
 
     UNROLL
     for (int c = 0; c < nc; c++) {
         column[c] = (const struct act_block *)(x + (size_t)c * stride) + i;
+        q[c] = column[c]->q;
         sum[c] =
             _mm256_set1_epi32(seeded(type, has_halves(type) ? column[c]->seed16 : column[c]->seed));
     }
     if (has_halves(type)) {
         __m256i second[MAX_NC];
-        dots(type, nc, quants, half, column, 0, 4, sum);
+        dots(type, nc, quants, half, q, 0, 4, sum);
         UNROLL
         for (int c = 0; c < nc; c++)
             second[c] = _mm256_set1_epi32(seeded(type, column[c]->seed - column[c]->seed16));
-        dots(type, nc, quants, half, column, 4, 8, second);
+        dots(type, nc, quants, half, q, 4, 8, second);
         UNROLL
         for (int c = 0; c < nc; c++)
             sum[c] = join(type, unit, i, half, sum[c], second[c]);
     } else {
-        dots(type, nc, quants, half, column, 0, 8, sum);
+        dots(type, nc, quants, half, q, 0, 8, sum);
     }
     scales(type, unit, i, half, &d, &m);
     UNROLL
@@ -315,6 +305,69 @@ INLINE void accumulate(enum weight_type type, int nc, const uint8_t *unit, uint3
         if (type == WEIGHT_Q2_K)
             f[c] = _mm256_fnmadd_ps(minimums(unit, i, half, column[c]),
                                     _mm256_mul_ps(m, _mm256_set1_ps(column[c]->d)), f[c]);
+    }
+}
+
+/* sums[c] += 8 rows of block i · columns, scaled integers. */
+INLINE void accumulate256(enum weight_type type, int nc, const uint8_t *unit, uint32_t i,
+                          uint32_t half, const uint8_t *x, size_t stride, __m256i sums[MAX_NC])
+{
+    const uint8_t *quants = unit + quants_at(type, i);
+    const struct act_block256 *column[MAX_NC];
+    const int8_t *q[MAX_NC];
+    __m256i sum[MAX_NC], second[MAX_NC];
+
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        column[c] = (const struct act_block256 *)(x + (size_t)c * stride) + i;
+        q[c] = column[c]->q;
+        sum[c] =
+            type == WEIGHT_Q6_K ? _mm256_set1_epi32(column[c]->seeds[0]) : _mm256_setzero_si256();
+    }
+    dots(type, nc, quants, half, q, 0, type == WEIGHT_Q6_K ? 4 : 8, sum);
+    if (type == WEIGHT_Q6_K) {
+        UNROLL
+        for (int c = 0; c < nc; c++)
+            second[c] = _mm256_set1_epi32(column[c]->seeds[1]);
+        dots(type, nc, quants, half, q, 4, 8, second);
+    }
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        if (type == WEIGHT_Q6_K)
+            sum[c] = _mm256_add_epi32(_mm256_mullo_epi32(sum[c], sub_scales(unit, i, 0, half)),
+                                      _mm256_mullo_epi32(second[c], sub_scales(unit, i, 1, half)));
+        else
+            sum[c] =
+                _mm256_mullo_epi32(sum[c], _mm256_cvtepu8_epi32(_mm_loadl_epi64(
+                                               (const void *)(unit + K_SC + 16 * i + half / 4))));
+        sums[c] = _mm256_add_epi32(sums[c],
+                                   _mm256_sllv_epi32(sum[c], _mm256_set1_epi32(column[c]->shift)));
+    }
+}
+
+/* f[c] += the unit's scales · sums[c], minimums off. */
+INLINE void fold256(enum weight_type type, int nc, const uint8_t *unit, uint32_t half,
+                    const uint8_t *x, size_t stride, const __m256i sums[MAX_NC], __m256 f[MAX_NC])
+{
+    const __m256 d = load_half(unit + K_D + half / 2), dmin = load_half(unit + K_DMIN + half / 2);
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        const struct act_block256 *b = (const struct act_block256 *)(x + (size_t)c * stride);
+        const __m256 dy = _mm256_set1_ps(b->d), sum = _mm256_cvtepi32_ps(sums[c]);
+        if (type == WEIGHT_Q6_K) {
+            f[c] = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, dy), f[c]);
+            continue;
+        }
+        __m256i min = _mm256_setzero_si256();
+        for (uint32_t k = 0; k < 4; k++) {
+            int32_t pair;
+            memcpy(&pair, b[2 * k + 1].sums, sizeof(pair));
+            const __m256i m = _mm256_cvtepu8_epi16(
+                _mm_load_si128((const void *)(unit + K_M + 32 * k + half / 2)));
+            min = _mm256_add_epi32(min, _mm256_madd_epi16(m, _mm256_set1_epi32(pair)));
+        }
+        f[c] = _mm256_fmadd_ps(
+            _mm256_fnmadd_ps(_mm256_cvtepi32_ps(min), dmin, _mm256_mul_ps(sum, d)), dy, f[c]);
     }
 }
 
@@ -331,6 +384,51 @@ struct tile {
     bool add;
 };
 
+INLINE void tile_store(const struct tile *t, int nc, uint32_t row, const __m256 f[MAX_NC])
+{
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        float *y = t->y + (size_t)c * t->ldy;
+        __m256 v = f[c];
+        if (t->add)
+            v = _mm256_add_ps(load_first8(y, row, t->rows), v);
+        store_first8(y, row, t->rows, v);
+    }
+}
+
+INLINE void prefetch(const struct tile *t, const uint8_t *unit)
+{
+    if (t->fetch)
+        for (uint32_t line = 0; line < t->unit_bytes; line += 64)
+            _mm_prefetch((const char *)unit + PREFETCH_BYTES + line, _MM_HINT_T0);
+}
+
+/* One half after the other. */
+INLINE void tile256(enum weight_type type, int nc, const struct tile *t)
+{
+    for (uint32_t half = 0; half < 64; half += 32) {
+        const uint8_t *w = t->w, *x = t->x;
+        __m256 f[MAX_NC];
+        UNROLL
+        for (int c = 0; c < nc; c++)
+            f[c] = _mm256_setzero_ps();
+        for (uint32_t u = 0; u < t->units; u++) {
+            __m256i sums[MAX_NC];
+            UNROLL
+            for (int c = 0; c < nc; c++)
+                sums[c] = _mm256_setzero_si256();
+            if (half == 0)
+                prefetch(t, w);
+            for (uint32_t i = 0; i < 8; i++)
+                accumulate256(type, nc, w, i, half, x, t->stride, sums);
+            fold256(type, nc, w, half, x, t->stride, sums, f);
+            w += t->unit_bytes;
+            x += 8 * sizeof(struct act_block256);
+        }
+        tile_store(t, nc, half / 4, f);
+    }
+}
+
 /* Both halves side by side where the registers suffice, else one after the other. */
 INLINE void tile_run(enum weight_type type, int halves, int nc, const struct tile *t)
 {
@@ -344,9 +442,8 @@ INLINE void tile_run(enum weight_type type, int halves, int nc, const struct til
         for (int c = 0; c < nc; c++)
             f[h][c] = _mm256_setzero_ps();
         for (uint32_t u = 0; u < t->units; u++) {
-            if (t->fetch && first == 0)
-                for (uint32_t line = 0; line < t->unit_bytes; line += 64)
-                    _mm_prefetch((const char *)w + PREFETCH_BYTES + line, _MM_HINT_T0);
+            if (first == 0)
+                prefetch(t, w);
             for (uint32_t i = 0; i < blocks; i++) {
                 UNROLL
                 for (int h = 0; h < halves; h++)
@@ -357,15 +454,7 @@ INLINE void tile_run(enum weight_type type, int halves, int nc, const struct til
         }
         UNROLL
         for (int h = 0; h < halves; h++)
-            UNROLL
-        for (int c = 0; c < nc; c++) {
-            const uint32_t row = 8 * (first + (uint32_t)h);
-            float *y = t->y + (size_t)c * t->ldy;
-            __m256 v = f[h][c];
-            if (t->add)
-                v = _mm256_add_ps(load_first8(y, row, t->rows), v);
-            store_first8(y, row, t->rows, v);
-        }
+            tile_store(t, nc, 8 * (first + (uint32_t)h), f[h]);
     }
 }
 
@@ -381,7 +470,7 @@ static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint
                      .ldy = ldy,
                      .add = add};
 
-    check(x->kind == ACTS_Q8 && x->cols == w->cols);
+    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
     const uint32_t tiles = (n + MAX_NC - 1) / MAX_NC;
     for (uint32_t p = p0; p < p1; p++) {
         const uint32_t left = w->rows - p * PANEL_ROWS;
@@ -402,7 +491,10 @@ static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint
 #define TILE(type, halves, nc)                                                                     \
     static void tile_##type##_##nc(const struct tile *t)                                           \
     {                                                                                              \
-        tile_run(WEIGHT_##type, halves, nc, t);                                                    \
+        if (is_256(WEIGHT_##type))                                                                 \
+            tile256(WEIGHT_##type, nc, t);                                                         \
+        else                                                                                       \
+            tile_run(WEIGHT_##type, halves, nc, t);                                                \
     }
 #define TILES(type)                                                                                \
     TILE(type, 2, 1)                                                                               \

@@ -35,20 +35,16 @@ static inline __m256i quantise8(__m256 x, __m256 inverse)
     return _mm256_max_epi32(_mm256_min_epi32(q, _mm256_set1_epi32(127)), _mm256_set1_epi32(-127));
 }
 
-/* Quantises 32 numbers; false if one is not finite. */
-static inline bool pack_block(const __m256 x[4], struct act_block *b)
+static inline uint32_t largest32(const __m256 x[4])
 {
-    const uint32_t largest =
-        largest8(_mm256_max_epi32(_mm256_max_epi32(magnitude(x[0]), magnitude(x[1])),
-                                  _mm256_max_epi32(magnitude(x[2]), magnitude(x[3]))));
-    if (largest >= 0x7f800000)
-        return false;
-    const float amax = bits_to_f32(largest);
-    if (amax < PACK_TINY) {
-        memset(b, 0, sizeof(*b));
-        return true;
-    }
-    const __m256 inverse = _mm256_set1_ps(127.0f / amax);
+    return largest8(_mm256_max_epi32(_mm256_max_epi32(magnitude(x[0]), magnitude(x[1])),
+                                     _mm256_max_epi32(magnitude(x[2]), magnitude(x[3]))));
+}
+
+/* Quantises 32 numbers to bytes; the sums of the two halves. */
+static inline void quantise32(const __m256 x[4], float factor, int8_t *dst, int32_t sum16[2])
+{
+    const __m256 inverse = _mm256_set1_ps(factor);
     __m256i q[4];
     for (int i = 0; i < 4; i++)
         q[i] = quantise8(x[i], inverse);
@@ -56,13 +52,28 @@ static inline bool pack_block(const __m256 x[4], struct act_block *b)
     __m256i bytes =
         _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((void *)b->q, bytes);
-    const int32_t sum16 = sum8(_mm256_add_epi32(q[0], q[1]));
-    const int32_t sum = sum16 + sum8(_mm256_add_epi32(q[2], q[3]));
+    _mm256_storeu_si256((void *)dst, bytes);
+    sum16[0] = sum8(_mm256_add_epi32(q[0], q[1]));
+    sum16[1] = sum8(_mm256_add_epi32(q[2], q[3]));
+}
+
+/* Quantises 32 numbers; false if one is not finite. */
+static inline bool pack_block(const __m256 x[4], struct act_block *b)
+{
+    const uint32_t largest = largest32(x);
+    if (largest >= 0x7f800000)
+        return false;
+    const float amax = bits_to_f32(largest);
+    if (amax < PACK_TINY) {
+        memset(b, 0, sizeof(*b));
+        return true;
+    }
+    int32_t sum16[2];
+    quantise32(x, 127.0f / amax, b->q, sum16);
     b->d = amax / 127.0f;
-    b->dsum = b->d * (float)sum;
-    b->seed = -8 * sum;
-    b->seed16 = -8 * sum16;
+    b->dsum = b->d * (float)(sum16[0] + sum16[1]);
+    b->seed = -8 * (sum16[0] + sum16[1]);
+    b->seed16 = -8 * sum16[0];
     return true;
 }
 
@@ -86,6 +97,49 @@ static bool pack_q8(const float *x, uint32_t cols, void *dst)
         }
     }
     pack_tail(cols, dst);
+    return true;
+}
+
+/* Quantises 256 numbers. */
+static inline bool pack_group(const __m256 x[32], struct act_block256 *b)
+{
+    uint32_t largest = 0, own[8];
+    for (int i = 0; i < 8; i++) {
+        own[i] = largest32(x + 4 * i);
+        largest = own[i] > largest ? own[i] : largest;
+    }
+    if (largest >= 0x7f800000)
+        return false;
+    const float amax = bits_to_f32(largest);
+    memset(b, 0, 8 * sizeof(*b));
+    if (amax < PACK_TINY)
+        return true;
+    b->d = amax / 127.0f * 0.125f;
+    for (int i = 0; i < 8; i++) {
+        const float a = bits_to_f32(own[i]);
+        const int shift = (a > amax * 0.125f) + (a > amax * 0.25f) + (a > amax * 0.5f);
+        int32_t sum16[2];
+        quantise32(x + 4 * i, 127.0f / amax * (float)(8 >> shift), b[i].q, sum16);
+        b[i].shift = shift;
+        b[i].seeds[0] = -32 * sum16[0];
+        b[i].seeds[1] = -32 * sum16[1];
+        b[i | 1].sums[i & 1] = (int16_t)((sum16[0] + sum16[1]) * (1 << shift));
+    }
+    return true;
+}
+
+static bool pack_q8_256(const float *x, uint32_t cols, void *dst)
+{
+    struct act_block256 *b = dst;
+    for (uint32_t i = 0; i < cols; i += 256, b += 8) {
+        __m256 v[32];
+        for (uint32_t j = 0; j < 32; j++)
+            v[j] = load_first8(x, i + 8 * j, cols);
+        if (!pack_group(v, b)) {
+            memset(dst, 0, acts_stride(ACTS_Q8_256, cols));
+            return false;
+        }
+    }
     return true;
 }
 
@@ -146,6 +200,22 @@ static bool norm_pack_q8(const float *x, const float *w, float eps, uint32_t col
         }
     }
     pack_tail(cols, dst);
+    return true;
+}
+
+static bool norm_pack_q8_256(const float *x, const float *w, float eps, uint32_t cols, void *dst)
+{
+    struct act_block256 *b = dst;
+    const __m256 r = _mm256_set1_ps(norm_factor(x, eps, cols));
+    for (uint32_t i = 0; i < cols; i += 256, b += 8) {
+        __m256 y[32];
+        for (uint32_t j = 0; j < 32; j++)
+            y[j] = i + 8 * j < cols ? norm_at(x, w, r, i + 8 * j, cols) : _mm256_setzero_ps();
+        if (!pack_group(y, b)) {
+            memset(dst, 0, acts_stride(ACTS_Q8_256, cols));
+            return false;
+        }
+    }
     return true;
 }
 
@@ -265,8 +335,10 @@ void avx2_fill_vector(struct kernels *k)
 {
     k->pack[ACTS_F32] = pack_f32;
     k->pack[ACTS_Q8] = pack_q8;
+    k->pack[ACTS_Q8_256] = pack_q8_256;
     k->norm_pack[ACTS_F32] = norm_pack_f32;
     k->norm_pack[ACTS_Q8] = norm_pack_q8;
+    k->norm_pack[ACTS_Q8_256] = norm_pack_q8_256;
     k->rmsnorm = rmsnorm;
     k->silu_mul = silu_mul;
     k->add = add;

@@ -4,7 +4,9 @@
  * registers, register g holding columns 4g … 4g+3 of the 16 rows as bytes; each column multiplies them by its
  * eight dwords, broadcast from memory, in one integer accumulator, and folds that into its own f32
  * accumulator. Weights are made unsigned for vpdpbusd; the zero point comes off by starting the integer sum
- * at −zp·Σx, which the packed activations carry.
+ * at −zp·Σx, which the packed activations carry. The sum is made in two chains, so that fewer columns
+ * hide the latency. Q4_K, Q5_K and Q6_K stay integers over 256 columns (tile256): what multiplies costs time
+ * here, and a vector product, a scale and a fold a block are one instruction less each.
  *
  * Panels are read one after the other: on Zen 4 one stream a thread is as fast as memory (measured: 30 GB/s
  * where two streams give 26 and four 15); up to two columns the hardware prefetches best by itself, from
@@ -32,7 +34,7 @@
 struct block512 {
     __m512i q[8];
     __m512 d, m;
-    __m512i sc0, sc1; /* Q6_K: sub-scales of the halves; Q3_K: both in sc0; Q2_K: unpack_q2 */
+    __m512i sc0, sc1; /* Q3_K: both halves' in sc0; Q2_K: unpack_q2 */
 };
 
 INLINE __m512 load_half(const uint8_t *p)
@@ -136,7 +138,13 @@ INLINE void unpack_q3(const uint8_t *unit, uint32_t i, struct block512 *b)
 
 INLINE bool has_min(enum weight_type type)
 {
-    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K;
+    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1;
+}
+
+/* Integers over 256 columns, activations with one scale for them. */
+INLINE bool is_256(enum weight_type type)
+{
+    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K;
 }
 
 INLINE uint32_t unit_blocks(enum weight_type type)
@@ -144,9 +152,6 @@ INLINE uint32_t unit_blocks(enum weight_type type)
     switch (type) {
     case WEIGHT_Q2_K:
     case WEIGHT_Q3_K:
-    case WEIGHT_Q4_K:
-    case WEIGHT_Q5_K:
-    case WEIGHT_Q6_K:
     case WEIGHT_IQ4_XS:
         return 8;
     default:
@@ -215,23 +220,6 @@ INLINE void unpack(enum weight_type type, const uint8_t *unit, uint32_t i, struc
         unpack_nibbles(unit + 128 + (NIBBLES_BYTES + BITS_BYTES) * i, b->q);
         unpack_bits(unit + 128 + (NIBBLES_BYTES + BITS_BYTES) * i + NIBBLES_BYTES, b->q);
         break;
-    case WEIGHT_Q4_K:
-    case WEIGHT_Q5_K: {
-        const uint32_t stride = NIBBLES_BYTES + (type == WEIGHT_Q5_K ? BITS_BYTES : 0);
-        __m512i sc = _mm512_cvtepu8_epi32(_mm_load_si128((const void *)(unit + K_SC + 16 * i)));
-        /* Pairs of minimums as u16: the even one is the low byte. */
-        __m512i pair =
-            _mm512_cvtepu16_epi32(_mm256_load_si256((const void *)(unit + K_M + 32 * (i / 2))));
-        __m512i m =
-            i & 1 ? _mm512_srli_epi32(pair, 8) : _mm512_and_si512(pair, _mm512_set1_epi32(255));
-        b->d = _mm512_mul_ps(load_half(unit + K_D), _mm512_cvtepi32_ps(sc));
-        b->m = _mm512_xor_ps(_mm512_mul_ps(load_half(unit + K_DMIN), _mm512_cvtepi32_ps(m)),
-                             _mm512_set1_ps(-0.0f));
-        unpack_nibbles(unit + K_QUANTS + stride * i, b->q);
-        if (type == WEIGHT_Q5_K)
-            unpack_bits(unit + K_QUANTS + stride * i + NIBBLES_BYTES, b->q);
-        break;
-    }
     case WEIGHT_IQ4_NL:
         b->d = load_half(unit + 32 * i);
         unpack_table(unit + 64 + NIBBLES_BYTES * i, iq4_values, 128, b->q);
@@ -250,25 +238,31 @@ INLINE void unpack(enum weight_type type, const uint8_t *unit, uint32_t i, struc
     case WEIGHT_Q2_K:
         unpack_q2(unit, i, b);
         break;
-    case WEIGHT_Q3_K:
-        unpack_q3(unit, i, b);
-        break;
     default:
-        b->d = load_half(unit + K_D);
-        b->sc0 = _mm512_cvtepi8_epi32(_mm_load_si128((const void *)(unit + Q6_SC + 32 * i)));
-        b->sc1 = _mm512_cvtepi8_epi32(_mm_load_si128((const void *)(unit + Q6_SC + 32 * i + 16)));
-        unpack_q6(unit + Q6_QUANTS + Q6_BLOCK_BYTES * i, b->q);
+        unpack_q3(unit, i, b);
     }
 }
 
 /* sum += weights · the column's group g, broadcast by the instruction itself: compilers load it to a register
  * for all panels of a tile and run out of registers. */
-INLINE __m512i dot(__m512i sum, __m512i weights, const struct act_block *x, int g)
+INLINE __m512i dot(__m512i sum, __m512i weights, const int8_t *x, int g)
 {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0"
             : "+v"(sum)
-            : "v"(weights), "m"(*(const int32_t(*)[1])(const void *)(x->q + 4 * g)));
+            : "v"(weights), "m"(*(const int32_t(*)[1])(const void *)(x + 4 * g)));
     return sum;
+}
+
+/* sum + the eight groups. */
+INLINE __m512i dot_block(__m512i sum, const __m512i q[8], const int8_t *x)
+{
+    __m512i other = _mm512_setzero_si512();
+    UNROLL
+    for (int g = 0; g < 8; g += 2) {
+        sum = dot(sum, q[g], x, g);
+        other = dot(other, q[g + 1], x, g + 1);
+    }
+    return _mm512_add_epi32(sum, other);
 }
 
 /* The two seeds as words of every dword: −8 · 32 · 127 fits. */
@@ -285,8 +279,8 @@ INLINE __m512i dot_halves(const struct block512 *b, const struct act_block *x, _
 {
     UNROLL
     for (int g = 0; g < 4; g++) {
-        first = dot(first, b->q[g], x, g);
-        second = dot(second, b->q[g + 4], x, g + 4);
+        first = dot(first, b->q[g], x->q, g);
+        second = dot(second, b->q[g + 4], x->q, g + 4);
     }
     return _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16));
 }
@@ -296,18 +290,7 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
                          __m512 f)
 {
     __m512i sum;
-    if (type == WEIGHT_Q6_K) {
-        /* Zero point 32: −32·Σx is the seed times 4, for each half. */
-        __m512i first = _mm512_slli_epi32(_mm512_set1_epi32(x->seed16), 2);
-        __m512i second = _mm512_slli_epi32(_mm512_set1_epi32(x->seed - x->seed16), 2);
-        UNROLL
-        for (int g = 0; g < 4; g++) {
-            first = dot(first, b->q[g], x, g);
-            second = dot(second, b->q[g + 4], x, g + 4);
-        }
-        sum =
-            _mm512_add_epi32(_mm512_mullo_epi32(first, b->sc0), _mm512_mullo_epi32(second, b->sc1));
-    } else if (type == WEIGHT_Q2_K) {
+    if (type == WEIGHT_Q2_K) {
         const __m512i zero = _mm512_setzero_si512();
         sum = _mm512_madd_epi16(dot_halves(b, x, zero, zero), b->sc0);
     } else if (type == WEIGHT_Q3_K) {
@@ -321,9 +304,7 @@ INLINE __m512 accumulate(enum weight_type type, const struct block512 *b, const 
             sum = _mm512_slli_epi32(sum, 4);
         if (type == WEIGHT_Q5_0 || type == WEIGHT_MXFP4)
             sum = _mm512_slli_epi32(sum, 1);
-        UNROLL
-        for (int g = 0; g < 8; g++)
-            sum = dot(sum, b->q[g], x, g);
+        sum = dot_block(sum, b->q, x->q);
     }
     f = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(b->d, _mm512_set1_ps(x->d)), f);
     if (has_min(type))
@@ -350,10 +331,30 @@ struct tile {
 
 typedef void tile_fn(const struct tile *t);
 
-/* Column c of a tile whose columns 0, 3 and 6 are at x: few registers address all. */
-INLINE const struct act_block *column(const uint8_t *const x[3], size_t stride, int c)
+INLINE void tile_store(const struct tile *t, int nc, const __m512 f[MAX_NC])
 {
-    return (const struct act_block *)(x[c / 3] + (size_t)(c % 3) * stride);
+    UNROLL
+    for (int c = 0; c < nc; c++) {
+        float *y = t->y + (size_t)c * t->ldy;
+        __m512 v = f[c];
+        if (t->add)
+            v = _mm512_add_ps(_mm512_maskz_loadu_ps(t->rows, y), v);
+        _mm512_mask_storeu_ps(y, t->rows, v);
+    }
+}
+
+/* Column c of a tile whose columns 0, 3 and 6 are at x: few registers address all. */
+INLINE const void *column(const uint8_t *const x[3], size_t stride, int c)
+{
+    return x[c / 3] + (size_t)(c % 3) * stride;
+}
+
+/* Fetches block i of `blocks` of what lies `ahead` of a unit. */
+INLINE void prefetch(const uint8_t *unit, size_t ahead, uint32_t bytes, uint32_t i)
+{
+    if (ahead)
+        for (uint32_t line = 0; line < bytes; line += 64)
+            _mm_prefetch((const char *)unit + ahead + bytes * i + line, _MM_HINT_T0);
 }
 
 INLINE void tile_run(enum weight_type type, int nc, const struct tile *t)
@@ -370,27 +371,120 @@ INLINE void tile_run(enum weight_type type, int nc, const struct tile *t)
     for (uint32_t u = 0; u < t->units; u++) {
         for (uint32_t i = 0; i < blocks; i++) {
             struct block512 b;
-            if (ahead)
-                for (uint32_t line = 0; line < bytes / blocks; line += 64)
-                    _mm_prefetch((const char *)w + ahead + bytes / blocks * i + line, _MM_HINT_T0);
+            prefetch(w, ahead, bytes / blocks, i);
             unpack(type, w, i, &b);
             UNROLL
             for (int c = 0; c < nc; c++)
-                f[c] = accumulate(type, &b, column(x, stride, c) + i, f[c]);
+                f[c] =
+                    accumulate(type, &b, (const struct act_block *)column(x, stride, c) + i, f[c]);
         }
         w += bytes;
         UNROLL
         for (int c = 0; c < 3; c++)
             x[c] += blocks * sizeof(struct act_block);
     }
+    tile_store(t, nc, f);
+}
+
+/* sum + block i of a unit · the columns at x, not yet shifted. */
+INLINE __m512i scaled_dots(enum weight_type type, const __m512i q[8], const __m512i sc[2],
+                           const struct act_block256 *x)
+{
+    if (type != WEIGHT_Q6_K)
+        return _mm512_mullo_epi32(dot_block(_mm512_setzero_si512(), q, x->q), sc[0]);
+    __m512i first = _mm512_set1_epi32(x->seeds[0]), second = _mm512_set1_epi32(x->seeds[1]);
+    UNROLL
+    for (int g = 0; g < 4; g++) {
+        first = dot(first, q[g], x->q, g);
+        second = dot(second, q[g + 4], x->q, g + 4);
+    }
+    return _mm512_add_epi32(_mm512_mullo_epi32(first, sc[0]), _mm512_mullo_epi32(second, sc[1]));
+}
+
+/* Quants and sub-scales of block i. */
+INLINE void unpack256(enum weight_type type, const uint8_t *unit, uint32_t i, __m512i q[8],
+                      __m512i sc[2])
+{
+    if (type == WEIGHT_Q6_K) {
+        for (uint32_t h = 0; h < 2; h++)
+            sc[h] = _mm512_cvtepi8_epi32(
+                _mm_load_si128((const void *)(unit + Q6_SC + 32 * i + 16 * h)));
+        unpack_q6(unit + Q6_QUANTS + Q6_BLOCK_BYTES * i, q);
+        return;
+    }
+    const uint8_t *src =
+        unit + K_QUANTS + (NIBBLES_BYTES + (type == WEIGHT_Q5_K ? BITS_BYTES : 0)) * i;
+    sc[0] = _mm512_cvtepu8_epi32(_mm_load_si128((const void *)(unit + K_SC + 16 * i)));
+    unpack_nibbles(src, q);
+    if (type == WEIGHT_Q5_K)
+        unpack_bits(src + NIBBLES_BYTES, q);
+}
+
+/* f[c] += the unit's scales · sums[c], minimums off. */
+INLINE void fold256(enum weight_type type, int nc, const uint8_t *unit, const uint8_t *const x[3],
+                    size_t stride, const __m512i sums[MAX_NC], __m512 f[MAX_NC])
+{
+    const __m512 d = load_half(unit + K_D), dmin = load_half(unit + K_DMIN);
+    __m512i m[4];
+    if (type != WEIGHT_Q6_K)
+        UNROLL
+    for (uint32_t k = 0; k < 4; k++)
+        m[k] = _mm512_cvtepu8_epi16(_mm256_load_si256((const void *)(unit + K_M + 32 * k)));
     UNROLL
     for (int c = 0; c < nc; c++) {
-        float *y = t->y + (size_t)c * t->ldy;
-        __m512 v = f[c];
-        if (t->add)
-            v = _mm512_add_ps(_mm512_maskz_loadu_ps(t->rows, y), v);
-        _mm512_mask_storeu_ps(y, t->rows, v);
+        const struct act_block256 *b = column(x, stride, c);
+        const __m512 dy = _mm512_set1_ps(b->d), sum = _mm512_cvtepi32_ps(sums[c]);
+        if (type == WEIGHT_Q6_K) {
+            f[c] = _mm512_fmadd_ps(sum, _mm512_mul_ps(d, dy), f[c]);
+            continue;
+        }
+        __m512i min = _mm512_setzero_si512();
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            int32_t pair;
+            memcpy(&pair, b[2 * k + 1].sums, sizeof(pair));
+            min = _mm512_dpwssd_epi32(min, m[k], _mm512_set1_epi32(pair));
+        }
+        f[c] = _mm512_fmadd_ps(
+            _mm512_fnmadd_ps(_mm512_cvtepi32_ps(min), dmin, _mm512_mul_ps(sum, d)), dy, f[c]);
     }
+}
+
+INLINE void tile256(enum weight_type type, int nc, const struct tile *t)
+{
+    const uint32_t bytes = unit_bytes(type);
+    const size_t stride = t->stride, ahead = t->ahead;
+    const uint8_t *w = t->w;
+    const uint8_t *x[3] = {t->x, t->x + 3 * stride, t->x + 6 * stride};
+    __m512 f[MAX_NC];
+
+    UNROLL
+    for (int c = 0; c < nc; c++)
+        f[c] = _mm512_setzero_ps();
+    for (uint32_t u = 0; u < t->units; u++) {
+        __m512i sums[MAX_NC];
+        UNROLL
+        for (int c = 0; c < nc; c++)
+            sums[c] = _mm512_setzero_si512();
+        for (uint32_t i = 0; i < 8; i++) {
+            __m512i q[8], sc[2];
+            prefetch(w, ahead, bytes / 8, i);
+            unpack256(type, w, i, q, sc);
+            UNROLL
+            for (int c = 0; c < nc; c++) {
+                const struct act_block256 *b =
+                    (const struct act_block256 *)column(x, stride, c) + i;
+                sums[c] = _mm512_add_epi32(sums[c], _mm512_sllv_epi32(scaled_dots(type, q, sc, b),
+                                                                      _mm512_set1_epi32(b->shift)));
+            }
+        }
+        fold256(type, nc, w, x, stride, sums, f);
+        w += bytes;
+        UNROLL
+        for (int c = 0; c < 3; c++)
+            x[c] += 8 * sizeof(struct act_block256);
+    }
+    tile_store(t, nc, f);
 }
 
 static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint32_t p0,
@@ -400,7 +494,7 @@ static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint
     const uint32_t tiles = (n + MAX_NC - 1) / MAX_NC;
     struct tile t = {.units = w->units, .stride = x->stride, .ldy = ldy, .add = add};
 
-    check(x->kind == ACTS_Q8 && x->cols == w->cols);
+    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
     for (uint32_t p = p0; p < p1; p++) {
         uint32_t c = 0;
         t.w = w->data + p * w->panel_bytes;
@@ -422,7 +516,10 @@ static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint
 #define TILE(type, nc)                                                                             \
     static void tile_##type##_##nc(const struct tile *t)                                           \
     {                                                                                              \
-        tile_run(WEIGHT_##type, nc, t);                                                            \
+        if (is_256(WEIGHT_##type))                                                                 \
+            tile256(WEIGHT_##type, nc, t);                                                         \
+        else                                                                                       \
+            tile_run(WEIGHT_##type, nc, t);                                                        \
     }
 #define TILES(type)                                                                                \
     TILE(type, 1)                                                                                  \

@@ -15,10 +15,18 @@ static inline __m512i magnitude(__m512 x)
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 
+static inline __m512i quantise(__m512 x, __m512 inverse)
+{
+    /* Adding the magic number rounds half to even and leaves the integer in the low bits. */
+    __m512i q = _mm512_sub_epi32(
+        _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(x, inverse), _mm512_set1_ps(EXP_MAGIC))),
+        _mm512_set1_epi32(EXP_MAGIC_BITS));
+    return _mm512_max_epi32(_mm512_min_epi32(q, _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
+}
+
 /* Quantises 32 numbers; false if one is not finite. */
 static inline bool pack_block(__m512 x0, __m512 x1, struct act_block *b)
 {
-    const __m512 magic = _mm512_set1_ps(EXP_MAGIC);
     const uint32_t largest =
         (uint32_t)_mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(x0), magnitude(x1)));
 
@@ -30,15 +38,7 @@ static inline bool pack_block(__m512 x0, __m512 x1, struct act_block *b)
         return true;
     }
     const __m512 inverse = _mm512_set1_ps(127.0f / amax);
-    const __m512i bits = _mm512_set1_epi32(EXP_MAGIC_BITS);
-    /* Adding the magic number rounds half to even and leaves the integer in the low bits. */
-    __m512i q0 = _mm512_sub_epi32(
-        _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(x0, inverse), magic)), bits);
-    __m512i q1 = _mm512_sub_epi32(
-        _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(x1, inverse), magic)), bits);
-    const __m512i top = _mm512_set1_epi32(127), bottom = _mm512_set1_epi32(-127);
-    q0 = _mm512_max_epi32(_mm512_min_epi32(q0, top), bottom);
-    q1 = _mm512_max_epi32(_mm512_min_epi32(q1, top), bottom);
+    const __m512i q0 = quantise(x0, inverse), q1 = quantise(x1, inverse);
     _mm_storeu_si128((void *)b->q, _mm512_cvtepi32_epi8(q0));
     _mm_storeu_si128((void *)(b->q + 16), _mm512_cvtepi32_epi8(q1));
     const int32_t sum16 = _mm512_reduce_add_epi32(q0);
@@ -69,6 +69,59 @@ static bool pack_q8(const float *x, uint32_t cols, void *dst)
         }
     }
     pack_tail(cols, dst);
+    return true;
+}
+
+/* Quantises 256 numbers. */
+static inline bool pack_group(const __m512 x[16], struct act_block256 *b)
+{
+    __m512i all = _mm512_setzero_si512(), own[8];
+    for (int i = 0; i < 8; i++) {
+        own[i] = _mm512_max_epu32(magnitude(x[2 * i]), magnitude(x[2 * i + 1]));
+        all = _mm512_max_epu32(all, own[i]);
+    }
+    const uint32_t largest = (uint32_t)_mm512_reduce_max_epu32(all);
+    if (largest >= 0x7f800000)
+        return false;
+    const float amax = bits_to_f32(largest);
+    if (amax < PACK_TINY) {
+        memset(b, 0, 8 * sizeof(*b));
+        return true;
+    }
+    for (int i = 0; i < 8; i++) {
+        /* How many of A/8, A/4, A/2 (by the exponent) lie below the block's largest. */
+        int shift = 0;
+        for (uint32_t s = 3; s > 0; s--)
+            shift += _mm512_cmpgt_epu32_mask(
+                         own[i], _mm512_set1_epi32((int32_t)(largest - (s << 23)))) != 0;
+        const __m512 inverse = _mm512_set1_ps(127.0f / amax * (float)(8 >> shift));
+        const __m512i q0 = quantise(x[2 * i], inverse), q1 = quantise(x[2 * i + 1], inverse);
+        const int32_t first = _mm512_reduce_add_epi32(q0), second = _mm512_reduce_add_epi32(q1);
+        _mm_storeu_si128((void *)b[i].q, _mm512_cvtepi32_epi8(q0));
+        _mm_storeu_si128((void *)(b[i].q + 16), _mm512_cvtepi32_epi8(q1));
+        b[i].shift = shift;
+        b[i].seeds[0] = -32 * first;
+        b[i].seeds[1] = -32 * second;
+        if ((i & 1) == 0)
+            b[i].d = 0;
+        b[i | 1].sums[i & 1] = (int16_t)((first + second) * (1 << shift));
+    }
+    b->d = amax / 127.0f * 0.125f;
+    return true;
+}
+
+static bool pack_q8_256(const float *x, uint32_t cols, void *dst)
+{
+    struct act_block256 *b = dst;
+    for (uint32_t i = 0; i < cols; i += 256, b += 8) {
+        __m512 v[16];
+        for (uint32_t j = 0; j < 16; j++)
+            v[j] = i + 16 * j < cols ? load_first(x, i + 16 * j, cols) : _mm512_setzero_ps();
+        if (!pack_group(v, b)) {
+            memset(dst, 0, acts_stride(ACTS_Q8_256, cols));
+            return false;
+        }
+    }
     return true;
 }
 
@@ -130,6 +183,22 @@ static bool norm_pack_q8(const float *x, const float *w, float eps, uint32_t col
         }
     }
     pack_tail(cols, dst);
+    return true;
+}
+
+static bool norm_pack_q8_256(const float *x, const float *w, float eps, uint32_t cols, void *dst)
+{
+    struct act_block256 *b = dst;
+    const __m512 r = _mm512_set1_ps(norm_factor(x, eps, cols));
+    for (uint32_t i = 0; i < cols; i += 256, b += 8) {
+        __m512 y[16];
+        for (uint32_t j = 0; j < 16; j++)
+            y[j] = i + 16 * j < cols ? norm_at(x, w, r, i + 16 * j, cols) : _mm512_setzero_ps();
+        if (!pack_group(y, b)) {
+            memset(dst, 0, acts_stride(ACTS_Q8_256, cols));
+            return false;
+        }
+    }
     return true;
 }
 
@@ -252,8 +321,10 @@ void avx512_fill_vector(struct kernels *k)
 {
     k->pack[ACTS_F32] = pack_f32;
     k->pack[ACTS_Q8] = pack_q8;
+    k->pack[ACTS_Q8_256] = pack_q8_256;
     k->norm_pack[ACTS_F32] = norm_pack_f32;
     k->norm_pack[ACTS_Q8] = norm_pack_q8;
+    k->norm_pack[ACTS_Q8_256] = norm_pack_q8_256;
     k->rmsnorm = rmsnorm;
     k->silu_mul = silu_mul;
     k->add = add;

@@ -28,10 +28,11 @@
  * n columns (tokens) of `cols` numbers, packed for products; one layout for all tiers, each column
  * on its own cache lines, so that threads may pack different columns:
  *
- *     data + c * stride:  ACTS_Q8   struct act_block x ⌈cols/64⌉·2   (48 B per 32; padding is zero)
- *                         ACTS_F32  float x ⌈cols/16⌉·16             (zeros behind cols)
+ *     data + c * stride:  ACTS_Q8      struct act_block x ⌈cols/64⌉·2       (48 B per 32; padding is zero)
+ *                         ACTS_Q8_256  struct act_block256 x ⌈cols/256⌉·8   (the same)
+ *                         ACTS_F32     float x ⌈cols/16⌉·16                 (zeros behind cols)
  *
- * An AMX tile can be loaded from ACTS_Q8 as it is: rows = columns, row stride = stride. */
+ * An AMX tile can be loaded from either Q8 as it is: rows = columns, row stride = stride. */
 struct act_block {
     int8_t q[32]; /* round-half-even(x · (127 / amax)), within ±127 */
     float d;      /* amax / 127; 0 if amax < 1e-30 */
@@ -39,6 +40,21 @@ struct act_block {
     /* −8·Σq: starts an integer sum of weights stored with a zero point of 8 (· 2^k: others) */
     int32_t seed;
     int32_t seed16; /* −8·Σq over the first 16 */
+};
+
+/* One of the eight blocks of 256 columns that share a scale: products of Q4_K, Q5_K and Q6_K stay integers over
+ * them, which takes an eighth off their time. A block's own range is kept to a power of two: with A the largest
+ * magnitude of the 256 and a the block's, shift = the least s in 0 … 3 with a ≤ A · 2^(s−3), and
+ * q = round-half-even(x · ((127 / A) · 2^(3−shift))), within ±127; x is about q · d · 2^shift. All zero if A < 1e-30. */
+struct act_block256 {
+    int8_t q[32];
+    int32_t shift;
+    int32_t seeds
+        [2]; /* −32·Σq of the first and the second 16: starts sums of weights with a zero point of 32 */
+    union {
+        float d;         /* first of the eight: (A / 127) / 8 */
+        int16_t sums[2]; /* odd ones: Σq · 2^shift of the block before and of this one; else 0 */
+    };
 };
 
 struct acts {
@@ -79,12 +95,18 @@ typedef bool norm_pack_fn(const float *x, const float *w, float eps, uint32_t co
  *     Q8_0 Q4_0 Q5_0       f = fma((float)Σ(q−zp)·x, dw·dy, f)
  *     IQ4_NL IQ4_XS MXFP4  the same, the table's values for q−zp; IQ4_XS: dw = d·sc
  *     Q4_1 Q5_1            f = fma((float)Σq·x, dw·dy, f); f = fma(m, dsum, f)
- *     Q4_K Q5_K            f = fma((float)Σq·x, (d·sc)·dy, f); f = fma(−(dmin·m), dsum, f)
- *     Q6_K Q3_K            f = fma((float)(sc0·i0 + sc1·i1), d·dy, f), i = Σ(q−zp)·x of each 16
+ *     Q3_K                 f = fma((float)(sc0·i0 + sc1·i1), d·dy, f), i = Σ(q−zp)·x of each 16
  *     Q2_K                 the same; f = fma(−(float)(m0·b0 + m1·b1), dmin·dy, f), b = Σx of each 16
  *     F32 F16 BF16         16 lanes over the columns
  *
- * (CONTRACTS §3.) Output rows may be finished in any order. */
+ * Over 256 columns ascending, activations with one scale dy = d for them (ACTS_Q8_256), X = q · 2^shift; all
+ * sums exact in int32:
+ *
+ *     Q4_K Q5_K            i = Σ sc·(Σq·X of each 32), b = Σ m·(ΣX of each 32);
+ *                          f = fma(fma(−(float)b, dmin, (float)i · d), dy, f)
+ *     Q6_K                 i = Σ sc·(Σ(q−32)·X of each 16); f = fma((float)i, d·dy, f)
+ *
+ * Output rows may be finished in any order. */
 typedef void product_fn(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
                         uint32_t c0, uint32_t n, float *y, size_t ldy, bool add);
 

@@ -32,39 +32,46 @@ float scalar_exp(float x)
     return x < EXP_LOW ? 0.0f : y;
 }
 
-static bool finite_all(const float *x, uint32_t n)
+/* The bits of the largest magnitude; 0x7f800000 and more: a number is not finite. */
+static uint32_t largest_of(const float *x, uint32_t n)
 {
     uint32_t largest = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t magnitude = f32_to_bits(x[i]) & 0x7fffffff;
         largest = magnitude > largest ? magnitude : largest;
     }
-    return largest < 0x7f800000;
+    return largest;
 }
 
-/* Quantises up to 32 numbers (the rest counts as zero); false if one is not finite. */
+static bool finite_all(const float *x, uint32_t n)
+{
+    return largest_of(x, n) < 0x7f800000;
+}
+
+/* Quantises up to 32 numbers and adds them up by halves. */
+static void quantise(const float *x, uint32_t n, float inverse, int8_t *q, int32_t sum16[2])
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float v = (x[i] * inverse + EXP_MAGIC) - EXP_MAGIC; /* round half even */
+        v = v > 127.0f ? 127.0f : v < -127.0f ? -127.0f : v;
+        q[i] = (int8_t)v;
+        sum16[i / 16] += q[i];
+    }
+}
+
+/* Packs up to 32 numbers (the rest counts as zero); false if one is not finite. */
 static bool pack_block(const float *x, uint32_t n, struct act_block *b)
 {
-    uint32_t largest = 0;
+    const uint32_t largest = largest_of(x, n);
     int32_t sum16[2] = {0, 0};
 
     memset(b, 0, sizeof(*b));
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t magnitude = f32_to_bits(x[i]) & 0x7fffffff;
-        largest = magnitude > largest ? magnitude : largest;
-    }
     if (largest >= 0x7f800000)
         return false;
     float amax = bits_to_f32(largest);
     if (amax < PACK_TINY)
         return true;
-    float inverse = 127.0f / amax;
-    for (uint32_t i = 0; i < n; i++) {
-        float v = (x[i] * inverse + EXP_MAGIC) - EXP_MAGIC; /* round half even */
-        v = v > 127.0f ? 127.0f : v < -127.0f ? -127.0f : v;
-        b->q[i] = (int8_t)v;
-        sum16[i / 16] += b->q[i];
-    }
+    quantise(x, n, 127.0f / amax, b->q, sum16);
     b->d = amax / 127.0f;
     b->dsum = b->d * (float)(sum16[0] + sum16[1]);
     b->seed = -8 * (sum16[0] + sum16[1]);
@@ -80,6 +87,44 @@ static bool pack_q8(const float *x, uint32_t cols, void *dst)
     for (uint32_t i = 0; i < cols; i += 32)
         if (!pack_block(x + i, cols - i < 32 ? cols - i : 32, b++)) {
             memset(dst, 0, stride);
+            return false;
+        }
+    return true;
+}
+
+/* Packs up to 256 numbers into eight blocks; false if one is not finite. */
+static bool pack_group(const float *x, uint32_t n, struct act_block256 *b)
+{
+    const uint32_t largest = largest_of(x, n);
+
+    memset(b, 0, 8 * sizeof(*b));
+    if (largest >= 0x7f800000)
+        return false;
+    const float amax = bits_to_f32(largest);
+    if (amax < PACK_TINY)
+        return true;
+    b->d = amax / 127.0f * 0.125f;
+    for (uint32_t i = 0; 32 * i < n; i++) {
+        const uint32_t at = 32 * i, count = n - at < 32 ? n - at : 32;
+        const float own = bits_to_f32(largest_of(x + at, count));
+        int32_t sum16[2] = {0, 0}, shift = 0;
+        while (own > amax * (float)(1 << shift) * 0.125f)
+            shift++;
+        quantise(x + at, count, 127.0f / amax * (float)(8 >> shift), b[i].q, sum16);
+        b[i].shift = shift;
+        b[i].seeds[0] = -32 * sum16[0];
+        b[i].seeds[1] = -32 * sum16[1];
+        b[i | 1].sums[i & 1] = (int16_t)((sum16[0] + sum16[1]) * (1 << shift));
+    }
+    return true;
+}
+
+static bool pack_q8_256(const float *x, uint32_t cols, void *dst)
+{
+    struct act_block256 *b = dst;
+    for (uint32_t i = 0; i < cols; i += 256, b += 8)
+        if (!pack_group(x + i, cols - i < 256 ? cols - i : 256, b)) {
+            memset(dst, 0, acts_stride(ACTS_Q8_256, cols));
             return false;
         }
     return true;
@@ -126,6 +171,23 @@ static bool norm_pack_q8(const float *x, const float *w, float eps, uint32_t col
             y[j] = (x[i + j] * r) * w[i + j];
         if (!pack_block(y, n, b++)) {
             memset(dst, 0, stride);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool norm_pack_q8_256(const float *x, const float *w, float eps, uint32_t cols, void *dst)
+{
+    struct act_block256 *b = dst;
+    float r = norm_factor(x, eps, cols), y[256];
+
+    for (uint32_t i = 0; i < cols; i += 256, b += 8) {
+        uint32_t n = cols - i < 256 ? cols - i : 256;
+        for (uint32_t j = 0; j < n; j++)
+            y[j] = (x[i + j] * r) * w[i + j];
+        if (!pack_group(y, n, b)) {
+            memset(dst, 0, acts_stride(ACTS_Q8_256, cols));
             return false;
         }
     }
@@ -216,8 +278,10 @@ void kernels_fill_scalar(struct kernels *k)
     k->tier = "scalar";
     k->pack[ACTS_F32] = pack_f32;
     k->pack[ACTS_Q8] = pack_q8;
+    k->pack[ACTS_Q8_256] = pack_q8_256;
     k->norm_pack[ACTS_F32] = norm_pack_f32;
     k->norm_pack[ACTS_Q8] = norm_pack_q8;
+    k->norm_pack[ACTS_Q8_256] = norm_pack_q8_256;
     k->rmsnorm = rmsnorm;
     k->silu_mul = silu_mul;
     k->add = add;

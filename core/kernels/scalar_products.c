@@ -16,8 +16,6 @@ static enum minimum minimum_of(enum weight_type type)
     switch (type) {
     case WEIGHT_Q4_1:
     case WEIGHT_Q5_1:
-    case WEIGHT_Q4_K:
-    case WEIGHT_Q5_K:
         return MINIMUM_FLOAT;
     case WEIGHT_Q2_K:
         return MINIMUM_INTEGER;
@@ -26,13 +24,13 @@ static enum minimum minimum_of(enum weight_type type)
     }
 }
 
-/* 16 rows x 32 columns of weights as integers and their scales; sub-scales of Q2_K, Q3_K and Q6_K
- * are in the integers. */
+/* 16 rows x 32 columns of weights as integers and their scales; sub-scales of Q2_K to Q6_K are in the
+ * integers. */
 struct block {
     int16_t q[PANEL_ROWS][32];
     float d[PANEL_ROWS];
-    float m[PANEL_ROWS]; /* what multiplies dsum; 0 where the type has no minimum; Q2_K: dmin */
-    uint8_t min[PANEL_ROWS][2]; /* Q2_K: of the halves */
+    float m[PANEL_ROWS]; /* what multiplies dsum; 0 where the type has no minimum; K-quants: dmin */
+    uint8_t min[PANEL_ROWS][2]; /* Q2_K: of the halves; Q4_K, Q5_K: [0] */
 };
 
 static void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int zero, struct block *b)
@@ -94,12 +92,15 @@ static void unpack_q45_k(const struct matrix *w, const uint8_t *panel, uint32_t 
     const uint32_t s = index % 8;
 
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-        b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r)) * (float)unit[K_SC + 16 * s + r];
-        b->m[r] = -(f16_to_f32(load_u16(unit + K_DMIN + 2 * r)) *
-                    (float)unit[K_M + 32 * (s / 2) + 2 * r + (s & 1)]);
+        b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
+        b->m[r] = f16_to_f32(load_u16(unit + K_DMIN + 2 * r));
+        b->min[r][0] = unit[K_M + 32 * (s / 2) + 2 * r + (s & 1)];
     }
     const uint8_t *src = unit + K_QUANTS + s * (NIBBLES_BYTES + (has_bits ? BITS_BYTES : 0));
     unpack_nibbles(src, has_bits ? src + NIBBLES_BYTES : NULL, 0, b);
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        for (uint32_t i = 0; i < 32; i++)
+            b->q[r][i] = (int16_t)(b->q[r][i] * unit[K_SC + 16 * s + r]);
 }
 
 static void unpack_q6_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -112,6 +113,7 @@ static void unpack_q6_k(const struct matrix *w, const uint8_t *panel, uint32_t i
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
         b->m[r] = 0.0f;
+        b->min[r][0] = 0;
         for (uint32_t i = 0; i < 32; i++) {
             uint32_t h = i / 16, group = i / 4 % 4, byte = i % 4;
             uint32_t lo = low[64 * (2 * h + group / 2) + 4 * r + byte] >> (group & 1 ? 4 : 0) & 15;
@@ -247,6 +249,61 @@ static void product_q8(const struct matrix *w, uint32_t p0, uint32_t p1, const s
     }
 }
 
+/* 16 rows of one column while 256 columns of K are gone through. */
+struct sums256 {
+    int32_t i[PANEL_ROWS], b[PANEL_ROWS];
+    float f[PANEL_ROWS];
+};
+
+static void accumulate256(const struct block *b, const struct act_block256 *x, struct sums256 *s)
+{
+    int32_t all = 0;
+    for (uint32_t i = 0; i < 32; i++)
+        all += x->q[i];
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        int32_t sum = 0;
+        for (uint32_t i = 0; i < 32; i++)
+            sum += b->q[r][i] * x->q[i];
+        s->i[r] += sum * (1 << x->shift);
+        s->b[r] += b->min[r][0] * all * (1 << x->shift);
+    }
+}
+
+static void fold256(enum weight_type type, const struct block *b, float dy, struct sums256 *s)
+{
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        if (type == WEIGHT_Q6_K)
+            s->f[r] = fmaf((float)s->i[r], b->d[r] * dy, s->f[r]);
+        else
+            s->f[r] = fmaf(fmaf(-(float)s->b[r], b->m[r], (float)s->i[r] * b->d[r]), dy, s->f[r]);
+        s->i[r] = s->b[r] = 0;
+    }
+}
+
+static void product_q8_256(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
+                           uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+{
+    for (uint32_t p = p0; p < p1; p++) {
+        const uint8_t *panel = w->data + p * w->panel_bytes;
+        for (uint32_t c = 0; c < n; c += TILE) {
+            const uint32_t columns = n - c < TILE ? n - c : TILE;
+            struct sums256 sums[TILE] = {{{0}, {0}, {0}}};
+            for (uint32_t i = 0; i < 8 * w->units; i++) {
+                struct block b;
+                unpack(w, panel, i, &b);
+                for (uint32_t j = 0; j < columns; j++) {
+                    const struct act_block256 *block = acts_column(x, c0 + c + j);
+                    accumulate256(&b, block + i, &sums[j]);
+                    if (i % 8 == 7)
+                        fold256(w->type, &b, block[i - 7].d, &sums[j]);
+                }
+            }
+            for (uint32_t j = 0; j < columns; j++)
+                store(y + (c + j) * ldy + (size_t)p * PANEL_ROWS, sums[j].f, panel_rows(w, p), add);
+        }
+    }
+}
+
 static float weight_at(enum weight_type type, const uint8_t *row, uint32_t i)
 {
     if (type == WEIGHT_F32)
@@ -275,7 +332,8 @@ static void product_f32(const struct matrix *w, uint32_t p0, uint32_t p1, const 
 
 void scalar_fill_products(struct kernels *k)
 {
+    static product_fn *const products[ACTS_KINDS] = {
+        [ACTS_F32] = product_f32, [ACTS_Q8] = product_q8, [ACTS_Q8_256] = product_q8_256};
     for (unsigned t = 0; t < WEIGHT_TYPES; t++)
-        k->product[t] =
-            weight_info((enum weight_type)t)->acts == ACTS_F32 ? product_f32 : product_q8;
+        k->product[t] = products[weight_info((enum weight_type)t)->acts];
 }

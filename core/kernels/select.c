@@ -161,6 +161,8 @@ size_t acts_stride(enum acts_kind kind, uint32_t cols)
 {
     if (kind == ACTS_F32)
         return ((size_t)cols + 15) / 16 * 64;
+    if (kind == ACTS_Q8_256)
+        return ((size_t)cols + 255) / 256 * 8 * sizeof(struct act_block256);
     size_t bytes = ((size_t)cols + 63) / 64 * 2 * sizeof(struct act_block);
     return (bytes + 63) / 64 * 64;
 }

@@ -76,7 +76,7 @@ enum weight_type {
 };
 
 /* How activations must be packed for a weight type (kernels.h). */
-enum acts_kind { ACTS_F32, ACTS_Q8, ACTS_KINDS };
+enum acts_kind { ACTS_F32, ACTS_Q8, ACTS_Q8_256, ACTS_KINDS };
 
 /* What is fixed about a type. */
 struct weight_info {

@@ -177,7 +177,12 @@ static void oracle_product(const struct op *op, const struct kernels *k)
                 double x;
                 if (p.x.kind == ACTS_F32)
                     x = p.plain[(size_t)c * cols + i];
-                else {
+                else if (p.x.kind == ACTS_Q8_256) {
+                    const struct act_block256 *group =
+                        (const struct act_block256 *)acts_column(&p.x, c) + i / 256 * 8;
+                    const struct act_block256 *b = group + i / 32 % 8;
+                    x = (double)b->q[i % 32] * (1 << b->shift) * (double)group->d;
+                } else {
                     const struct act_block *b =
                         (const struct act_block *)acts_column(&p.x, c) + i / 32;
                     x = (double)b->q[i % 32] * (double)b->d;

@@ -96,6 +96,38 @@ static void oracle_pack(const struct op *op, const struct kernels *k)
     expect(blocks[0].d == 0.0f && blocks[0].q[0] == 0);
 }
 
+/* Shifts by hand: borders are exact powers of two below the largest; the grid is the block's own. */
+static void oracle_pack_256(const struct op *op, const struct kernels *k)
+{
+    static const float largest[8] = {127.0f, 63.5f, 63.6f, 31.75f, 15.875f, 15.9f, 1.0f, 0.0f};
+    static const int32_t shifts[8] = {3, 2, 3, 1, 0, 1, 0, 0};
+    static const int8_t quants[8] = {127, 127, 64, 127, 127, 64, 8, 0};
+    static struct act_block256 b[16]; /* 257 numbers: two groups */
+    float x[257] = {0};
+
+    (void)op;
+    for (int i = 0; i < 8; i++) {
+        x[32 * i + 3] = -largest[i];
+        x[32 * i + 20] = largest[i] / 2;
+    }
+    x[256] = -127e-3f;
+    expect(k->pack[ACTS_Q8_256](x, 257, b));
+    expect(b[0].d == 0.125f);
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(b[i].shift, shifts[i]);
+        ck_assert_int_eq(b[i].q[3], -quants[i]);
+        ck_assert_int_eq(b[i].seeds[0], 32 * quants[i]);
+        ck_assert_int_eq(b[i].seeds[1], -32 * b[i].q[20]);
+        ck_assert_int_eq(b[i | 1].sums[i & 1], (b[i].q[20] - quants[i]) * (1 << shifts[i]));
+    }
+    expect(b[2].d == 0.0f && b[4].d == 0.0f);
+    expect(b[8].q[0] == -127 && b[8].shift == 3 && b[9].shift == 0 && b[9].sums[0] == -127 * 8);
+    x[7] = 1e30f;
+    x[40] = NAN;
+    expect(!k->pack[ACTS_Q8_256](x, 257, b));
+    expect(b[0].d == 0.0f && b[0].q[7] == 0 && b[8].q[0] == 0);
+}
+
 static void oracle_norm_pack(const struct op *op, const struct kernels *k)
 {
     const enum acts_kind kind = (enum acts_kind)op->variant;
@@ -356,6 +388,10 @@ void bench_vector(const struct pair *pair, const struct machine *m)
 const struct op vector_ops[] = {
     {"pack_f32", SLOT(pack[ACTS_F32]), ACTS_F32, check_pack, NULL, bench_vector},
     {"pack_q8", SLOT(pack[ACTS_Q8]), ACTS_Q8, check_pack, oracle_pack, bench_vector},
+    {"pack_q8_256", SLOT(pack[ACTS_Q8_256]), ACTS_Q8_256, check_pack, oracle_pack_256,
+     bench_vector},
+    {"norm_pack_q8_256", SLOT(norm_pack[ACTS_Q8_256]), ACTS_Q8_256, check_pack, oracle_norm_pack,
+     bench_vector},
     {"norm_pack_f32", SLOT(norm_pack[ACTS_F32]), ACTS_F32, check_pack, oracle_norm_pack,
      bench_vector},
     {"norm_pack_q8", SLOT(norm_pack[ACTS_Q8]), ACTS_Q8, check_pack, oracle_norm_pack, bench_vector},

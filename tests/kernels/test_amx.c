@@ -51,11 +51,12 @@ static struct problem problem_make(enum weight_type type, uint32_t rows, uint32_
     p.panels = guarded_new(matrix_bytes(type, rows, cols), 64);
     check(matrix_init(&p.w, type, rows, cols, p.panels.data, NULL) == STATUS_OK);
     check(matrix_repack(&p.w, source, 0, p.w.panels, NULL) == STATUS_OK);
-    p.packed = guarded_new(n * acts_stride(ACTS_Q8, cols), 64);
-    p.x = acts_make(ACTS_Q8, cols, p.packed.data);
+    const enum acts_kind kind = weight_info(type)->acts;
+    p.packed = guarded_new(n * acts_stride(kind, cols), 64);
+    p.x = acts_make(kind, cols, p.packed.data);
     for (uint32_t c = 0; c < n; c++) {
         fill_floats(x, cols, FILL_RANDOM, &r);
-        check(scalar.pack[ACTS_Q8](x, cols, acts_column(&p.x, c)));
+        check(scalar.pack[kind](x, cols, acts_column(&p.x, c)));
     }
     p.want = xcalloc((size_t)n * rows, sizeof(float));
     scalar.product[type](&p.w, 0, p.w.panels, &p.x, 0, n, p.want, rows, false);
@@ -118,7 +119,7 @@ START_TEST(every_count_of_columns)
     for (uint32_t n = 16; n <= 80; n++) {
         const uint64_t products = tile_model_products();
         compare(&model, &p, 0, p.w.panels, n % 4, n, n & 1);
-        ck_assert((tile_model_products() > products) == (n >= (type == WEIGHT_Q6_K ? 48 : 16)));
+        ck_assert((tile_model_products() > products) == (n >= (p.x.kind == ACTS_Q8_256 ? 48 : 16)));
         ck_assert(!tile_model_configured());
     }
     compare(&model, &p, 1, 2, 3, 55, true);
