@@ -294,15 +294,14 @@ static bool starts(const struct stats_view *v, uint64_t *number)
     return true;
 }
 
-/* Pages that only the prefix cache holds are free for the asking. */
+/* Pages that only the prefix cache holds are free for the asking, and not counted as used. */
 static bool kv_usage(const struct stats_view *v, uint64_t *millionths)
 {
     uint64_t total = stats_number(&v->snapshot, "kv_pages_total", 0);
     uint64_t used = stats_number(&v->snapshot, "kv_pages_used", 0);
-    uint64_t cached = stats_number(&v->snapshot, "kv_pages_cached", 0);
     if (total == 0 || v->condition == STATS_CONDITION_DEAD)
         return false;
-    *millionths = used > cached ? (used - cached) * 1000000 / total : 0;
+    *millionths = (used < total ? used : total) * 1000000 / total;
     return true;
 }
 

@@ -25,8 +25,9 @@ static const uint64_t time_bounds[] = {
     DECADE(1000000000ull), DECADE(10000000000ull), 100000000000ull,
 #undef DECADE
 };
-static const uint64_t size_bounds[] = {1,  2,  3,  4,   6,   8,   12,  16,  24,   32,
-                                       48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048};
+static const uint64_t size_bounds[] = {1,    2,    3,    4,    6,     8,     12,    16,    24,
+                                       32,   48,   64,   96,   128,   192,   256,   384,   512,
+                                       1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
 
 #define N_TIME (sizeof(time_bounds) / sizeof(time_bounds[0]))
 #define N_SIZE (sizeof(size_bounds) / sizeof(size_bounds[0]))

@@ -59,6 +59,30 @@ void publish_channel_closed(struct worker *w, const struct channel *c)
     add_counters(&w->publish.gone, &c->counters);
 }
 
+static void record_ms(struct worker *w, enum stats_id stat, double ms)
+{
+    stats_record(w->stats, STATS_CELL_LOOP, stat, ms > 0 ? (uint64_t)(ms * 1e6) : 0);
+}
+
+/* The figures of a generation that came to its finish reason. */
+static void record_finished(struct worker *w, const struct stream *s)
+{
+    const struct api_totals *t = &s->totals;
+    stats_record(w->stats, STATS_CELL_LOOP, STAT_request_time, clock_ns() - s->arrival_ns);
+    stats_record(w->stats, STATS_CELL_LOOP, STAT_request_prompt, t->prompt_tokens);
+    stats_record(w->stats, STATS_CELL_LOOP, STAT_request_completion, t->completion_tokens);
+    stats_record(w->stats, STATS_CELL_LOOP, STAT_request_max_tokens, s->request.max_tokens);
+    stats_record(w->stats, STATS_CELL_LOOP, STAT_request_choices, s->request.n_choices);
+    if (s->first_ns == 0)
+        return;
+    record_ms(w, STAT_prefill_time, t->prompt_ms);
+    record_ms(w, STAT_decode_time, t->predicted_ms);
+    record_ms(w, STAT_inference_time, t->prompt_ms + t->predicted_ms);
+    uint32_t each = t->completion_tokens / s->request.n_choices;
+    if (each > 1)
+        record_ms(w, STAT_token_time, t->predicted_ms / (each - 1));
+}
+
 void publish_request_ended(struct worker *w, const struct stream *s, unsigned status)
 {
     enum stats_id stat;
@@ -66,7 +90,7 @@ void publish_request_ended(struct worker *w, const struct stream *s, unsigned st
         stat = STAT_requests_other;
     } else if (s->ended && s->failure == STATUS_OK) {
         /* a finish reason, counted by it, whether all of it was read or not */
-        stats_record(w->stats, STATS_CELL_LOOP, STAT_request_time, clock_ns() - s->arrival_ns);
+        record_finished(w, s);
         return;
     } else if (status == 499) {
         stat = STAT_requests_cancelled;

@@ -75,6 +75,9 @@ def test_figures():
         expected = {'up': 1, 'num_requests_running': 0, 'num_requests_waiting': 0, 'prompt_tokens_total': 9, 'generation_tokens_total': 15,
                     'requests_total': 3, 'prefilled_tokens_total': 9, 'time_to_first_token_seconds_count': 3, 'inter_token_latency_seconds_count': 12,
                     'e2e_request_latency_seconds_count': 3, 'request_queue_time_seconds_count': 3, 'kv_cache_usage_perc': 0, 'loading_ratio': 1,
+                    'request_prefill_time_seconds_count': 3, 'request_decode_time_seconds_count': 3, 'request_inference_time_seconds_count': 3,
+                    'request_time_per_output_token_seconds_count': 3, 'request_prompt_tokens_sum': 9, 'request_generation_tokens_sum': 15,
+                    'request_params_n_sum': 3, 'request_params_max_tokens_sum': 15, 'corrupted_requests_total': 0, 'requests_timed_out_total': 0,
                     'threads': 2, 'worker_starts_total': 1}
         for name, number in expected.items():
             assert value(name) == number, (name, value(name), number)

@@ -122,7 +122,7 @@ START_TEST(values_in_base_units)
 #define L "{worker=\"w\",model_name=\"a\\\\b\\\"c\\nd\xef\xbf\xbd\xc3\xa4 \""
     shows("\ntokenring_load_time_seconds" L "} 1.25\n");
     shows("\ntokenring_loading_ratio" L "} 0.4\n");
-    shows("\ntokenring_kv_cache_usage_perc" L "} 0.333333\n");
+    shows("\ntokenring_kv_cache_usage_perc" L "} 0.666666\n");
     shows("\n# TYPE tokenring_kv_pages_limit gauge\ntokenring_kv_pages_limit" L "} 3\n");
     shows("\ntokenring_kv_page_bytes" L "} 20480\n");
     shows("\n# TYPE tokenring_generation_tokens_total counter\ntokenring_generation_tokens_total" L
