@@ -9,8 +9,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/base/buffer.h"
+#include "core/base/xalloc.h"
 #include "core/gguf/gguf.h"
+#include "tools/gguf_write.h"
 #include "tools/tool.h"
 
 struct shape {
@@ -27,10 +28,9 @@ struct tensor {
 };
 
 struct writer {
-    FILE *file;
-    struct buffer header;
+    struct gguf_writer out;
     struct tensor *tensors;
-    uint64_t n_tensors, n_keys, rng;
+    uint64_t n_tensors, rng;
 };
 
 static uint64_t next_random(struct writer *w)
@@ -48,52 +48,6 @@ static float normal(struct writer *w)
     uint64_t r = next_random(w);
     int sum = (int)(r & 0xFFFF) + (int)(r >> 16 & 0xFFFF) + (int)(r >> 32 & 0xFFFF) + (int)(r >> 48);
     return ((float)sum / 65536.0f - 2.0f) * 1.7320508f;
-}
-
-static void put(struct buffer *b, const void *bytes, size_t n)
-{
-    buffer_add(b, bytes, n);
-}
-
-static void put_u32(struct buffer *b, uint32_t v)
-{
-    put(b, &v, sizeof(v));
-}
-
-static void put_u64(struct buffer *b, uint64_t v)
-{
-    put(b, &v, sizeof(v));
-}
-
-static void put_text(struct buffer *b, const char *text)
-{
-    put_u64(b, strlen(text));
-    buffer_add_text(b, text);
-}
-
-static void key(struct writer *w, const char *name, enum gguf_type type)
-{
-    put_text(&w->header, name);
-    put_u32(&w->header, (uint32_t)type);
-    w->n_keys++;
-}
-
-static void key_u32(struct writer *w, const char *name, uint32_t v)
-{
-    key(w, name, GGUF_U32);
-    put_u32(&w->header, v);
-}
-
-static void key_f32(struct writer *w, const char *name, float v)
-{
-    key(w, name, GGUF_F32);
-    put(&w->header, &v, sizeof(v));
-}
-
-static void key_text(struct writer *w, const char *name, const char *text)
-{
-    key(w, name, GGUF_STRING);
-    put_text(&w->header, text);
 }
 
 static void add_tensor(struct writer *w, enum tensor_type type, uint64_t cols, uint64_t rows, const char *format, ...)
@@ -230,24 +184,22 @@ static bool parse_type(const char *text, enum tensor_type *type)
 
 static void write_keys(struct writer *w, const struct shape *s)
 {
-    key_text(w, "general.architecture", "llama");
-    key_text(w, "general.name", "random");
-    key_u32(w, "llama.block_count", s->layers);
-    key_u32(w, "llama.context_length", s->context);
-    key_u32(w, "llama.embedding_length", s->dim);
-    key_u32(w, "llama.feed_forward_length", s->ffn);
-    key_u32(w, "llama.attention.head_count", s->heads);
-    key_u32(w, "llama.attention.head_count_kv", s->kv_heads);
-    key_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    key_f32(w, "llama.rope.freq_base", 10000.0f);
-    key_text(w, "tokenizer.ggml.model", "llama");
-    key_u32(w, "tokenizer.ggml.bos_token_id", 1);
-    key_u32(w, "tokenizer.ggml.eos_token_id", 2);
-    key_u32(w, "tokenizer.ggml.unknown_token_id", 0);
+    gguf_write_text(&w->out, "general.architecture", "llama");
+    gguf_write_text(&w->out, "general.name", "random");
+    gguf_write_u32(&w->out, "llama.block_count", s->layers);
+    gguf_write_u32(&w->out, "llama.context_length", s->context);
+    gguf_write_u32(&w->out, "llama.embedding_length", s->dim);
+    gguf_write_u32(&w->out, "llama.feed_forward_length", s->ffn);
+    gguf_write_u32(&w->out, "llama.attention.head_count", s->heads);
+    gguf_write_u32(&w->out, "llama.attention.head_count_kv", s->kv_heads);
+    gguf_write_f32(&w->out, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_write_f32(&w->out, "llama.rope.freq_base", 10000.0f);
+    gguf_write_text(&w->out, "tokenizer.ggml.model", "llama");
+    gguf_write_u32(&w->out, "tokenizer.ggml.bos_token_id", 1);
+    gguf_write_u32(&w->out, "tokenizer.ggml.eos_token_id", 2);
+    gguf_write_u32(&w->out, "tokenizer.ggml.unknown_token_id", 0);
 
-    key(w, "tokenizer.ggml.tokens", GGUF_ARRAY);
-    put_u32(&w->header, GGUF_STRING);
-    put_u64(&w->header, s->vocab);
+    gguf_write_array(&w->out, "tokenizer.ggml.tokens", GGUF_STRING, s->vocab);
     for (uint32_t i = 0; i < s->vocab; i++) {
         char token[32];
         if (i < 3)
@@ -256,28 +208,24 @@ static void write_keys(struct writer *w, const struct shape *s)
             snprintf(token, sizeof(token), "<0x%02X>", i - 3);
         else
             snprintf(token, sizeof(token), "\xE2\x96\x81t%u", i);
-        put_text(&w->header, token);
+        gguf_write_element(&w->out, token);
     }
-    key(w, "tokenizer.ggml.scores", GGUF_ARRAY);
-    put_u32(&w->header, GGUF_F32);
-    put_u64(&w->header, s->vocab);
+    gguf_write_array(&w->out, "tokenizer.ggml.scores", GGUF_F32, s->vocab);
     for (uint32_t i = 0; i < s->vocab; i++) {
         float score = i < 259 ? 0.0f : -(float)i;
-        put(&w->header, &score, sizeof(score));
+        buffer_add(&w->out.keys, &score, sizeof(score));
     }
-    key(w, "tokenizer.ggml.token_type", GGUF_ARRAY);
-    put_u32(&w->header, GGUF_I32);
-    put_u64(&w->header, s->vocab);
-    for (uint32_t i = 0; i < s->vocab; i++)
-        put_u32(&w->header, i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1); /* unknown, control, byte, normal */
+    gguf_write_array(&w->out, "tokenizer.ggml.token_type", GGUF_I32, s->vocab);
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        uint32_t kind = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1; /* unknown, control, byte, normal */
+        buffer_add(&w->out.keys, &kind, sizeof(kind));
+    }
 }
 
 static void list_tensors(struct writer *w, const struct shape *s)
 {
     uint64_t head = s->dim / s->heads, kv = head * s->kv_heads;
-    w->tensors = calloc(3 + 9 * (size_t)s->layers, sizeof(*w->tensors));
-    if (w->tensors == NULL)
-        return;
+    w->tensors = xcalloc(3 + 9 * (size_t)s->layers, sizeof(*w->tensors));
     add_tensor(w, s->embedding_type, s->dim, s->vocab, "token_embd.weight");
     for (uint32_t l = 0; l < s->layers; l++) {
         add_tensor(w, TENSOR_F32, s->dim, 1, "blk.%u.attn_norm.weight", l);
@@ -295,24 +243,15 @@ static void list_tensors(struct writer *w, const struct shape *s)
         add_tensor(w, s->head_type, s->dim, s->vocab, "output.weight");
 }
 
-static uint64_t tensor_bytes(const struct tensor *t)
+static void write_data(struct writer *w)
 {
-    return tensor_row_bytes(t->type, t->cols) * t->rows;
-}
-
-static bool write_data(struct writer *w)
-{
-    static const char zeros[32];
     for (uint64_t i = 0; i < w->n_tensors; i++) {
         const struct tensor *t = &w->tensors[i];
-        uint64_t bytes = tensor_bytes(t), row = tensor_row_bytes(t->type, t->cols);
+        uint64_t row = tensor_row_bytes(t->type, t->cols);
         uint32_t block_bytes = tensor_type_bytes(t->type);
-        uint8_t *buffer = malloc(row);
-        if (buffer == NULL)
-            return false;
+        uint8_t *buffer = xmalloc(row);
         float sigma = 1.0f / sqrtf((float)t->cols);
-        bool ok = true;
-        for (uint64_t r = 0; r < t->rows && ok; r++) {
+        for (uint64_t r = 0; r < t->rows; r++) {
             for (uint64_t at = 0; at < row; at += block_bytes) {
                 if (t->rows == 1) { /* a norm: ones */
                     float one = 1.0f;
@@ -321,45 +260,24 @@ static bool write_data(struct writer *w)
                     fill_block(w, t->type, buffer + at, sigma);
                 }
             }
-            ok = fwrite(buffer, 1, row, w->file) == row;
+            gguf_writer_data(&w->out, buffer, row, r + 1 == t->rows);
         }
         free(buffer);
-        size_t pad = (size_t)(-bytes & 31);
-        if (!ok || fwrite(zeros, 1, pad, w->file) != pad)
-            return false;
     }
-    return true;
 }
 
-static bool write_file(struct writer *w, const struct shape *s)
+static enum status write_file(struct writer *w, const struct shape *s, const char *path, struct error *err)
 {
     write_keys(w, s);
     list_tensors(w, s);
-    if (w->tensors == NULL)
-        return false;
-    uint64_t offset = 0;
     for (uint64_t i = 0; i < w->n_tensors; i++) {
         const struct tensor *t = &w->tensors[i];
-        put_text(&w->header, t->name);
-        put_u32(&w->header, t->rows == 1 ? 1 : 2);
-        put_u64(&w->header, t->cols);
-        if (t->rows != 1)
-            put_u64(&w->header, t->rows);
-        put_u32(&w->header, (uint32_t)t->type);
-        put_u64(&w->header, offset);
-        offset += (tensor_bytes(t) + 31) & ~(uint64_t)31;
+        gguf_write_tensor(&w->out, t->name, t->type, t->rows == 1 ? 1 : 2, (uint64_t[]){t->cols, t->rows});
     }
-    struct buffer start = {0};
-    buffer_add_text(&start, "GGUF");
-    put_u32(&start, 3);
-    put_u64(&start, w->n_tensors);
-    put_u64(&start, w->n_keys);
-    while ((start.len + w->header.len) % 32 != 0)
-        buffer_add_byte(&w->header, 0);
-    bool ok = fwrite(start.ptr, 1, start.len, w->file) == start.len &&
-              fwrite(w->header.ptr, 1, w->header.len, w->file) == w->header.len && write_data(w);
-    buffer_release(&start);
-    return ok;
+    enum status status = gguf_writer_begin(&w->out, path, err);
+    if (status == STATUS_OK)
+        write_data(w);
+    return gguf_writer_finish(&w->out, status, err);
 }
 
 static void usage(FILE *out)
@@ -452,19 +370,11 @@ int cmd_synth(int argc, char **argv)
                         "dim and ffn of the types' blocks (%u), vocab at least 259\n", block);
         return 2;
     }
-    struct writer w = {.file = fopen(path, "wb"), .rng = s.seed};
-    if (w.file == NULL) {
-        fprintf(stderr, "tokenring synth: %s cannot be written\n", path);
-        return 1;
-    }
-    bool ok = write_file(&w, &s);
-    ok = fclose(w.file) == 0 && ok;
-    buffer_release(&w.header);
+    struct writer w = {.rng = s.seed};
+    struct error err = {0};
+    enum status status = write_file(&w, &s, path, &err);
     free(w.tensors);
-    if (!ok) {
-        fprintf(stderr, "tokenring synth: writing %s failed\n", path);
-        remove(path);
-        return 1;
-    }
-    return 0;
+    if (status != STATUS_OK)
+        fprintf(stderr, "tokenring synth: %s\n", err.text);
+    return status != STATUS_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "core/base/xalloc.h"
 #include "core/kernels/weights.h"
-#include "tools/draft/gguf_write.h"
+#include "tools/gguf_write.h"
 #include "tools/draft/quantise.h"
 
 #define FILE_TYPE_Q4_0 2u /* general.file_type "mostly Q4_0" */

@@ -10,7 +10,7 @@
 #include "tests/check_main.h"
 #include "tests/unit/model/toy.h"
 #include "tools/draft/export.h"
-#include "tools/draft/gguf_write.h"
+#include "tools/gguf_write.h"
 #include "tools/draft/trainer.h"
 
 enum { TEXTS = 50, WIDTH = 64 };

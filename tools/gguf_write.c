@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "tools/draft/gguf_write.h"
+#include "tools/gguf_write.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,6 +35,29 @@ static void key(struct gguf_writer *w, struct slice name, enum gguf_type type)
     w->n_keys++;
 }
 
+void gguf_write_key(struct gguf_writer *w, const char *name, enum gguf_type type)
+{
+    key(w, slice_of(name), type);
+}
+
+void gguf_write_array(struct gguf_writer *w, const char *name, enum gguf_type type, uint64_t n)
+{
+    key(w, slice_of(name), GGUF_ARRAY);
+    put_u32(&w->keys, type);
+    put_u64(&w->keys, n);
+}
+
+void gguf_write_element(struct gguf_writer *w, const char *text)
+{
+    put_text(&w->keys, slice_of(text));
+}
+
+void gguf_write_f32(struct gguf_writer *w, const char *name, float value)
+{
+    key(w, slice_of(name), GGUF_F32);
+    buffer_add(&w->keys, &value, sizeof value);
+}
+
 void gguf_write_u32(struct gguf_writer *w, const char *name, uint32_t value)
 {
     key(w, slice_of(name), GGUF_U32);
@@ -49,9 +72,7 @@ void gguf_write_text(struct gguf_writer *w, const char *name, const char *value)
 
 void gguf_write_i32s(struct gguf_writer *w, const char *name, const uint32_t *values, uint64_t n)
 {
-    key(w, slice_of(name), GGUF_ARRAY);
-    put_u32(&w->keys, GGUF_I32);
-    put_u64(&w->keys, n);
+    gguf_write_array(w, name, GGUF_I32, n);
     buffer_add(&w->keys, values, n * sizeof *values);
 }
 

@@ -5,8 +5,8 @@
  *
  * The file grows beside its place and is renamed when it is whole, so a half-written one is never
  * found under its name. */
-#ifndef TOOLS_DRAFT_GGUF_WRITE_H
-#define TOOLS_DRAFT_GGUF_WRITE_H
+#ifndef TOOLS_GGUF_WRITE_H
+#define TOOLS_GGUF_WRITE_H
 
 #include <stdio.h>
 
@@ -22,7 +22,14 @@ struct gguf_writer {
     FILE *file; /* after begin */
 };
 
+/* Begins a key of any type: its value goes to w->keys, as gguf.h says. */
+void gguf_write_key(struct gguf_writer *w, const char *name, enum gguf_type type);
+/* Begins an array of n elements, which go to w->keys. */
+void gguf_write_array(struct gguf_writer *w, const char *name, enum gguf_type type, uint64_t n);
+/* A string element of an array. */
+void gguf_write_element(struct gguf_writer *w, const char *text);
 void gguf_write_u32(struct gguf_writer *w, const char *name, uint32_t value);
+void gguf_write_f32(struct gguf_writer *w, const char *name, float value);
 void gguf_write_text(struct gguf_writer *w, const char *name, const char *value);
 void gguf_write_i32s(struct gguf_writer *w, const char *name, const uint32_t *values, uint64_t n);
 /* Key i of another file, as it is. */
