@@ -31,7 +31,7 @@ def ids(n, seed, vocabulary=30000):
 
 def prompt_file(directory, n_prompts, n_tokens, seed):
     """A file of prompts for `tokenring bench serve --prompts`."""
-    path = pathlib.Path(directory) / f'prompts-{n_tokens}-{seed}'
+    path = pathlib.Path(directory) / f'prompts-{n_tokens}-{str(seed).replace("/", "-")}'
     path.write_text(''.join(json.dumps(ids(n_tokens, f'{seed}/{i}')) + '\n' for i in range(n_prompts)))
     return path
 
