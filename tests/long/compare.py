@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """compare.py: Tokenring and other servers behind the same stock nginx, in alternating runs.
 
-    tests/long/compare.py [--model FILE|default|1.1b] [--clients 16] [--rounds 2] [--requests 32] [--prompt 61] [--tokens 48]
+    tests/long/compare.py [--model FILE|default|1.1b] [--clients 16] [--rounds 2] [--requests 64] [--prompt 61] [--tokens 48]
                           --peer 'NAME=/path/to/llama-server ARGS...' ...
                           [--want-rate 2] [--want-ttft 0.333] [--want-fairness 1.2]
 
@@ -43,7 +43,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument('--model', default='1.1b')
     p.add_argument('--peer', action='append', default=[])
-    for name, value in (('clients', 16), ('rounds', 2), ('requests', 32), ('prompt', 61), ('tokens', 48)):
+    for name, value in (('clients', 16), ('rounds', 2), ('requests', 64), ('prompt', 61), ('tokens', 48)):
         p.add_argument('--' + name, type=int, default=value)
     for name in ('rate', 'ttft', 'fairness'):
         p.add_argument('--want-' + name, type=float)
