@@ -17,7 +17,7 @@
 #include "core/base/xalloc.h"
 
 /* Populating a slab takes tens of milliseconds of a CPU, which steps of the model would miss. */
-#define HELPER_NICE 10
+#define HELPER_NICE 5
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -146,12 +146,15 @@ static bool hook_merge(extent_hooks_t *hooks, void *a, size_t size_a, void *b, s
 
 /* ---- the helper thread ---- */
 
-/* Touches every byte's page, so that no later access faults. */
+/* Touches every byte's page, so that no later access faults. In pieces: a call keeps the lock of the
+ * address space, for which others would wait while this thread has no CPU. */
 static void populate(unsigned char *base, size_t size)
 {
-    if (madvise(base, size, MADV_POPULATE_WRITE) == 0)
-        return;
-    for (size_t at = 0; at < size; at += 4096)
+    size_t at = 0;
+    while (at < size && madvise(base + at, size - at < HUGE_PAGE ? size - at : HUGE_PAGE,
+                                MADV_POPULATE_WRITE) == 0)
+        at += HUGE_PAGE;
+    for (; at < size; at += 4096)
         ((volatile unsigned char *)base)[at] = 0;
 }
 
