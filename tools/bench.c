@@ -295,7 +295,7 @@ static const char help[] =
     "  -b, --batch LIST       sequences that decode together (1)\n"
     "  -d, --depth LIST       tokens of context before the test (0)\n"
     "  -r, --repeat N         repetitions, of which the median is shown (5)\n"
-    "      --kv-type T        f16, q8_0 or f32 (f16)\n"
+    "      --kv-type T        f32, f16, q8_0 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
     "      --prefill-chunk N  most tokens of a step (512)\n"
     "      --tier T           scalar, avx2, avx512, amx (the best)\n"
     "      --no-kv            decode without a cache, everything recomputed for each token\n"
@@ -362,7 +362,7 @@ int cmd_bench(int argc, char **argv)
         return bench_serve(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "spec") == 0)
         return bench_spec(argc - 1, argv + 1);
-    struct bench b = {.threads = 1, .repeats = 5, .chunk = 512, .kv_type = KV_F16, .first_row = true,
+    struct bench b = {.threads = 1, .repeats = 5, .chunk = 512, .kv_type = KV_AUTO, .first_row = true,
                       .prompts = {{512}, 1}, .made = {{128}, 1}, .batches = {{1}, 1}, .depths = {{0}, 1}};
     int code = parse(argc, argv, &b);
     if (code != 0)
@@ -377,6 +377,7 @@ int cmd_bench(int argc, char **argv)
         fprintf(stderr, "tokenring bench: %s\n", err.text);
         return 1;
     }
+    b.kv_type = model_kv_geometry(b.session.model)->type;
     b.memory = roofline_memory_create();
     b.logits = xaligned((size_t)batch * model_logits_stride(b.session.model) * sizeof(float));
     if (b.format == JSON)

@@ -44,7 +44,7 @@ static void usage(FILE *out)
           "  -c, --context N      tokens of a window (512)\n"
           "      --from N         first position of a window that is scored (half of it)\n"
           "      --chunks N       windows at most (all)\n"
-          "      --kv-type T      f32, f16 or q8_0 (f16)\n"
+          "      --kv-type T      f32, f16, q8_0 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
           "  -t, --threads N      compute threads (the CPUs of this process)\n"
           "      --tier T         scalar, avx2, avx512 (the best of this CPU)\n"
           "      --json           the result as one JSON object\n"
@@ -250,7 +250,7 @@ static int run(const struct arguments *a, struct session *s)
 
 int cmd_perplexity(int argc, char **argv)
 {
-    struct arguments a = {.window = 512, .threads = cpus(), .kv_type = KV_F16};
+    struct arguments a = {.window = 512, .threads = cpus(), .kv_type = KV_AUTO};
     struct session session;
     struct error err = {0};
     int done = parse(argc, argv, &a);
@@ -260,6 +260,7 @@ int cmd_perplexity(int argc, char **argv)
         .path = a.model, .tier = a.tier, .threads = a.threads, .context = a.window, .kv_type = a.kv_type};
     if (session_open(&session, &options, &err) != STATUS_OK)
         return fail(err.text);
+    a.kv_type = model_kv_geometry(session.model)->type;
     kernels_enter_thread();
     int status = run(&a, &session);
     session_close(&session);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define PAGE_MAX ((size_t)1 << 30)
+#define AUTO_Q8_DIM 32u
 
 enum status kv_geometry_init(struct kv_geometry *g, enum kv_type type, uint32_t layers,
                              uint32_t heads, uint32_t dim, struct error *err)
@@ -11,6 +12,8 @@ enum status kv_geometry_init(struct kv_geometry *g, enum kv_type type, uint32_t 
         return error_set(err, STATUS_UNSUPPORTED,
                          "KV pages for %u layers of %u KV heads of %u numbers are not supported",
                          layers, heads, dim);
+    if (type == KV_AUTO)
+        type = dim < AUTO_Q8_DIM ? KV_F16 : KV_Q8_0;
     size_t tile = kv_tile_bytes(type, dim);
     if (tile > PAGE_MAX / 2 / layers / heads)
         return error_set(err, STATUS_UNSUPPORTED,
@@ -28,6 +31,10 @@ enum status kv_geometry_type(const char *name, enum kv_type *type, struct error 
 {
     if (kv_type_parse(name, type))
         return STATUS_OK;
+    if (strcmp(name, "auto") == 0) {
+        *type = KV_AUTO;
+        return STATUS_OK;
+    }
     if (strcmp(name, "q4") == 0)
         return error_set(err, STATUS_UNSUPPORTED,
                          "KV type '%s' is not supported by this version (f32, f16 and q8_0 are)", name);

@@ -50,7 +50,7 @@ struct model_info {
 struct model_options {
     const struct kernels *kernels;
     struct team *team;
-    enum kv_type kv_type;
+    enum kv_type kv_type; /* or KV_AUTO (kv_geometry.h) */
     uint32_t max_tokens; /* most tokens of a step; 0: 512 */
     uint32_t context;    /* longest sequence that will be asked for; 0: the model's */
     /* Called with done growing from 0 to 1, about a hundred times, by the loading thread. False

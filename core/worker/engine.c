@@ -36,7 +36,7 @@ void engine_init(struct engine *e, const struct options *options)
 static enum status inspect(struct engine *e, struct error *err)
 {
     const struct options *o = e->options;
-    enum kv_type type = KV_F16;
+    enum kv_type type = KV_AUTO;
     enum status status = kernels_select(*o->tier != '\0' ? o->tier : NULL, &e->kernels, err);
     if (status == STATUS_OK)
         status = kv_geometry_type(o->kv_type, &type, err);
@@ -150,7 +150,7 @@ static void make_fingerprint(struct engine *e)
 {
     char text[512];
     snprintf(text, sizeof(text), "%s %" PRIu64 " %" PRIu64 " %s %s %s", e->id,
-             gguf_file_size(e->gguf), e->info.parameters, e->options->kv_type, e->kernels.tier,
+             gguf_file_size(e->gguf), e->info.parameters, kv_type_name(e->geometry.type), e->kernels.tier,
              TOKENRING_VERSION);
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *p = text; *p != '\0'; p++)

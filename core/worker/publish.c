@@ -17,7 +17,6 @@ void publish_start(struct worker *w)
     stats_set_text(w->stats, STAT_build, "tokenringd " TOKENRING_VERSION);
     stats_set_text(w->stats, STAT_listen, w->listener.path);
     stats_set_text(w->stats, STAT_model_file, w->options->model);
-    stats_set_text(w->stats, STAT_kv_type, w->options->kv_type);
     stats_set(w->stats, STAT_stats_interval_ms, w->options->stats_interval);
     stats_set(w->stats, STAT_contract_version, WORKER_CONTRACT_VERSION);
     publish_state(w);
@@ -34,6 +33,7 @@ void publish_model(struct worker *w)
     stats_set_text(w->stats, STAT_model, e->name);
     stats_set_text(w->stats, STAT_model_arch, e->info.arch);
     stats_set_text(w->stats, STAT_kernel_tier, e->kernels.tier);
+    stats_set_text(w->stats, STAT_kv_type, kv_type_name(e->geometry.type));
     stats_set(w->stats, STAT_threads, e->threads);
     stats_set(w->stats, STAT_context_length, e->context.context);
     stats_set(w->stats, STAT_model_bytes, e->info.weight_bytes);

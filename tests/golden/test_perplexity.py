@@ -33,7 +33,7 @@ def main():
             text = "%s/data/text/%s" % (shared, want["text"])
             run = subprocess.run(
                 [os.environ["TOKENRING_BUILD"] + "/tokenring", "perplexity", "-m", model, "-f", text, "-c",
-                 str(want["window"]), "--chunks", str(windows), "-t", "2", "--json"],
+                 str(want["window"]), "--chunks", str(windows), "-t", "2", "--kv-type", "f16", "--json"],
                 stdout=subprocess.PIPE, check=True)
             have = json.loads(run.stdout)
             wanted = want["running_ppl"][windows - 1]

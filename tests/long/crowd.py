@@ -67,9 +67,9 @@ def test_more_than_the_pages_hold():
         if i % 3 == 0:  # a third tells no limit; the context ends them
             del request['max_tokens']
         requests.append(request)
-    with Site(default_model(), trace_logits=True, context=768, prefix_cache='off') as site:
+    with Site(default_model(), trace_logits=True, context=768, kv_type='f16', prefix_cache='off') as site:
         want = [outcome(site, r)[:3] for r in requests[:24]]
-    with Site(default_model(), trace_logits=True, context=768, kv_memory='96m', reserve_tokens=32, max_running=32) as site:
+    with Site(default_model(), trace_logits=True, context=768, kv_type='f16', kv_memory='96m', reserve_tokens=32, max_running=32) as site:
         total = site.stat()['kv_pages_total']
         got = together([lambda r=r: outcome(site, r)[:3] for r in requests])
         figures = site.stat()

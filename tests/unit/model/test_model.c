@@ -40,6 +40,12 @@ START_TEST(geometry)
     ck_assert_int_eq(type, KV_F16);
     ck_assert_int_eq(kv_geometry_type("q8_0", &type, &err), STATUS_OK);
     ck_assert_int_eq(type, KV_Q8_0);
+    ck_assert_int_eq(kv_geometry_type("auto", &type, &err), STATUS_OK);
+    ck_assert_int_eq(kv_geometry_init(&g, type, 3, 2, 31, &err), STATUS_OK);
+    ck_assert_int_eq(g.type, KV_F16);
+    ck_assert_int_eq(kv_geometry_init(&g, type, 3, 2, 32, &err), STATUS_OK);
+    ck_assert_int_eq(g.type, KV_Q8_0);
+    ck_assert_uint_eq(g.tile, kv_tile_bytes(KV_Q8_0, 32));
     ck_assert_int_eq(kv_geometry_type("q4", &type, &err), STATUS_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.text, "not supported by this version"));
     ck_assert_int_eq(kv_geometry_type("f64", &type, &err), STATUS_UNSUPPORTED);

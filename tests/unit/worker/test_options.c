@@ -52,7 +52,7 @@ static enum status read_config(const char *text)
 START_TEST(defaults)
 {
     ck_assert_str_eq(o.name, "default");
-    ck_assert_str_eq(o.kv_type, "f16");
+    ck_assert_str_eq(o.kv_type, "auto");
     ck_assert_uint_eq(o.socket_mode, 0660);
     ck_assert_uint_eq(o.max_body, 16u << 20);
     ck_assert(!o.test_echo);
