@@ -356,6 +356,14 @@ static void close_generator(struct generator *g)
     session_close(&g->session);
 }
 
+uint64_t generate_bytes(const struct target *t, uint32_t slots)
+{
+    const struct model_info *i = &t->info;
+    uint64_t position = 2 * (uint64_t)i->layers * i->kv_heads * i->head_size * 2; /* f16 */
+    uint64_t step = 4 * (uint64_t)STEP_TOKENS * (i->vocab + 4 * (uint64_t)i->width + 2 * i->ffn);
+    return i->weight_bytes + step + slots * (uint64_t)TEXT_MOST * (position + 2 * i->width);
+}
+
 enum status generate(const struct target *t, const struct generate_options *options,
                      struct corpus *corpus, struct error *err)
 {

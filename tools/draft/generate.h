@@ -24,6 +24,9 @@ struct generate_options {
     void *data;
 };
 
+/* Bytes of memory that it takes at most. */
+uint64_t generate_bytes(const struct target *t, uint32_t slots);
+
 /* Adds texts to the corpus until it holds enough, or until go_on says no. */
 enum status generate(const struct target *t, const struct generate_options *options,
                      struct corpus *corpus, struct error *err);

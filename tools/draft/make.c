@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "tools/draft/make.h"
 
-#include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,12 +86,13 @@ static enum status check_room(const struct run *r, uint32_t n_layers, uint32_t n
                               struct error *err)
 {
     uint64_t there = memory_there(), need = trainer_bytes(&r->target, n_layers, n_map);
-    uint64_t model = r->target.info.weight_bytes + ((uint64_t)400 << 20);
-    need = need > model ? need : model;
+    uint64_t texts = generate_bytes(&r->target, r->o->slots);
+    need = need > texts ? need : texts;
     if (there != 0 && need > there)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "this takes %llu MiB of memory, %llu MiB are available",
-                         (unsigned long long)(need >> 20), (unsigned long long)(there >> 20));
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "this takes %llu MiB of memory, %llu MiB are available; fewer --slots take less",
+            (unsigned long long)(need >> 20), (unsigned long long)(there >> 20));
     struct statvfs disk;
     uint64_t room = corpus_bytes(r->o->tokens, r->target.info.width);
     if (r->corpus.size < room && fstatvfs(r->corpus.fd, &disk) == 0 &&
@@ -229,6 +230,10 @@ static enum status train(struct run *r, struct error *err)
     enum status status = STATUS_OK;
     while (status == STATUS_OK && !stopped && done(r) < 1) {
         double loss = (double)trainer_step(t, adam_rate(r->o->rate, t->adam.step, done(r)));
+        if (!isfinite(loss))
+            return error_set(err, STATUS_NON_FINITE,
+                             "the training went astray at step %llu; a lower --rate may help",
+                             (unsigned long long)t->adam.step);
         mean = mean == 0 ? loss : mean * 0.95 + loss * 0.05;
         if (time_to_report(r))
             report(r, mean, (double)(t->seen - first) / (seconds(r) - start));

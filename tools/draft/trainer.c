@@ -2,6 +2,7 @@
 #include "tools/draft/trainer.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,9 +196,9 @@ float trainer_step(struct trainer *t, double rate)
     net_forward(&s->net, &batch);
     float loss = head_loss(&s->head, BATCH, s->net.h, t->teacher, t->weight, t->dh);
     net_backward(&s->net, &batch, t->dh);
-    adam_step(&t->adam, &s->net, rate);
+    float norm = adam_step(&t->adam, &s->net, rate);
     t->seen += BATCH;
-    return loss;
+    return isfinite(norm) ? loss : norm;
 }
 
 void trainer_measure(struct trainer *t, uint32_t most, struct acceptance *alone,

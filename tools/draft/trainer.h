@@ -47,7 +47,7 @@ enum status trainer_init(struct trainer *t, const struct target *target,
                          const uint32_t *map, uint32_t n_map, uint64_t seed, struct error *err);
 void trainer_release(struct trainer *t);
 
-/* One step; the loss (mean divergence in nats) before it. */
+/* One step; the loss (mean divergence in nats) before it. Not finite: the weights are as before. */
 float trainer_step(struct trainer *t, double rate);
 /* Acceptance in at most `most` held-out texts, at the tokens that the target took greedily. */
 void trainer_measure(struct trainer *t, uint32_t most, struct acceptance *alone,

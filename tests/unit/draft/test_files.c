@@ -156,6 +156,12 @@ START_TEST(resumed_is_the_same)
     struct acceptance alone = {0}, both = {0};
     trainer_measure(&t, 10, &alone, &both);
     ck_assert_uint_eq(alone.tokens, (60 + 24 - 20) + (60 + 49 - 20));
+
+    /* A number that is none stops the training, not the weights. */
+    float weight = resumed.student.net.w[100];
+    resumed.student.head.rows[0] = __builtin_nanf("");
+    ck_assert(!__builtin_isfinite(trainer_step(&resumed, 0.004)));
+    ck_assert_float_eq(resumed.student.net.w[100], weight);
     trainer_release(&resumed);
 
     ck_assert_int_eq(access(in_folder("state.new"), F_OK), -1);
