@@ -19,6 +19,7 @@
 #include "core/base/xalloc.h"
 #include "core/model/session.h"
 #include "core/sched/sched.h"
+#include "core/spec/model_drafter.h"
 #include "core/spec/ngram.h"
 #include "core/spec/spec.h"
 #include "core/spec/store.h"
@@ -45,10 +46,14 @@ struct class {
 };
 
 struct run {
-    const char *path, *prompts_path, *tier;
+    const char *path, *prompts_path, *tier, *draft_path;
     uint32_t threads, n, streams, repeats, limit;
     float temperature;
     struct session session;
+    struct gguf *draft_file;
+    struct model *draft;
+    struct arena *draft_arena;
+    struct pages *draft_pool;
     struct spec *spec;
     struct sched *sched;
     struct tokenizer *tokenizer;
@@ -224,6 +229,26 @@ static void print_all(const struct run *r)
     printf("; a pass of the draft model: %.3f\n", cost_of(&k->model, 1) / cost_of(&k->step, 1));
 }
 
+/* The draft model, with pages for a full context of all texts that it drafts for. */
+static bool open_draft(struct run *r, struct error *err)
+{
+    struct model_info info;
+    if (gguf_open(r->draft_path, &r->draft_file, err) != STATUS_OK ||
+        model_inspect_draft(r->draft_file, r->session.gguf, &info, err) != STATUS_OK)
+        return false;
+    struct model_options o = {.kernels = &r->session.kernels, .team = r->session.team, .kv_type = KV_F16,
+                              .max_tokens = DRAFT_STEP_TOKENS, .target = r->session.gguf,
+                              .context = info.context < DRAFT_CONTEXT ? info.context : DRAFT_CONTEXT};
+    if (model_load(r->draft_file, &o, &r->draft, err) != STATUS_OK)
+        return false;
+    size_t page = model_kv_geometry(r->draft)->page, limit = page * (DRAFT_CONTEXT / KV_TILE_POSITIONS + 2) * DRAFT_TEXTS * 2;
+    struct arena_options arena = {limit > 64 << 20 ? limit : 64 << 20, &page, 1};
+    if (arena_create(&arena, &r->draft_arena, err) != STATUS_OK || pages_create(r->draft_arena, page, &r->draft_pool, err) != STATUS_OK)
+        return false;
+    spec_add(r->spec, model_drafter(r->draft, &r->session.kernels, r->draft_pool, pages_total(r->draft_pool)));
+    return true;
+}
+
 static bool open_all(struct run *r, struct error *err)
 {
     struct session_options options = {.path = r->path, .tier = r->tier, .threads = r->threads, .context = 2048,
@@ -237,6 +262,8 @@ static bool open_all(struct run *r, struct error *err)
     r->spec = spec_create();
     spec_add(r->spec, ngram_drafter());
     spec_add(r->spec, store_drafter());
+    if (r->draft_path != NULL && !open_draft(r, err))
+        return false;
     struct sched_engine engine = sched_engine_of(r->session.model, &r->session.kernels, r->session.team);
     struct sched_options o = {.context = 2048, .prefill_chunk = 128, .max_queue = STREAMS_MAX, .max_running = STREAMS_MAX,
                               .no_cache = true, .trace_logits = true, .spec = r->spec, .eog = r->eog, .n_eog = r->n_eog};
@@ -247,6 +274,11 @@ static void close_all(struct run *r)
 {
     sched_free(r->sched);
     spec_free(r->spec);
+    pages_free(r->draft_pool);
+    if (r->draft_arena != NULL)
+        arena_free(r->draft_arena);
+    model_free(r->draft);
+    gguf_free(r->draft_file);
     tokenizer_free(r->tokenizer);
     session_close(&r->session);
     for (uint32_t i = 0; i < r->n_prompts; i++)
@@ -264,6 +296,7 @@ static const char help[] =
     "\n"
     "  -m, --model FILE       a GGUF file\n"
     "  -p, --prompts FILE     the prompts\n"
+    "  -d, --draft FILE       a draft model\n"
     "  -t, --threads N        compute threads (1)\n"
     "  -n, --gen N            tokens to make at most (128)\n"
     "  -b, --streams N        prompts at once (1)\n"
@@ -287,12 +320,14 @@ static int parse(int argc, char **argv, struct run *r)
                                             {"streams", required_argument, NULL, 'b'},     {"repeat", required_argument, NULL, 'r'},
                                             {"limit", required_argument, NULL, 'l'},       {"tier", required_argument, NULL, 'I'},
                                             {"temperature", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
+                                            {"draft", required_argument, NULL, 'd'},
                                             {NULL, 0, NULL, 0}};
     int c;
-    while ((c = getopt_long(argc, argv, "m:p:t:n:b:r:l:T:h", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:p:d:t:n:b:r:l:T:h", options, NULL)) != -1) {
         bool ok = true;
         switch (c) {
         case 'm': r->path = optarg; break;
+        case 'd': r->draft_path = optarg; break;
         case 'p': r->prompts_path = optarg; break;
         case 'I': r->tier = optarg; break;
         case 't': ok = number(optarg, 1, 256, &r->threads); break;

@@ -24,9 +24,9 @@ struct arch_step {
 
 struct arch {
     const char *name; /* general.architecture */
-    /* Reads the keys: fills info's sizes, makes the state. Every fault is named. */
-    enum status (*read)(const struct gguf *g, struct model_info *info, void **state,
-                        struct error *err);
+    /* Reads the keys (target: see model_options): fills info's sizes, makes the state. Every fault is named. */
+    enum status (*read)(const struct gguf *g, const struct gguf *target, struct model_info *info,
+                        void **state, struct error *err);
     /* Asks for every tensor (weights.h); fills info->tied. */
     enum status (*tensors)(void *state, struct weights *w, struct model_info *info,
                            struct error *err);

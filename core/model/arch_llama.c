@@ -75,6 +75,7 @@ static void free_state(void *state)
 {
     struct llama *l = state;
     rope_release(&l->rope);
+    draft_tables_release(&l->tables);
     huge_unmap(l->scratch, l->scratch_mapped);
     free(l->layer);
     free(l->local);
@@ -82,8 +83,8 @@ static void free_state(void *state)
     free(l);
 }
 
-static enum status read_keys(const struct gguf *g, struct model_info *info, void **state,
-                             struct error *err)
+static enum status read_keys(const struct gguf *g, const struct gguf *target,
+                             struct model_info *info, void **state, struct error *err)
 {
     struct llama *l = xcalloc(1, sizeof *l);
     struct error found = {0};
@@ -99,7 +100,10 @@ static enum status read_keys(const struct gguf *g, struct model_info *info, void
                            l->head_size);
     if (status == STATUS_OK)
         status = rope_init(&l->rope, g, "llama", rope_dims, l->context, err);
-    const struct gguf_tensor *embedding = gguf_tensor(g, "token_embd.weight");
+    if (status == STATUS_OK && target != NULL)
+        status = draft_tables_find(g, target, l->width, &l->tables, err);
+    const struct gguf_tensor *embedding =
+        gguf_tensor(l->tables.source != NULL ? l->tables.source : g, "token_embd.weight");
     if (status == STATUS_OK && embedding == NULL)
         status = error_set(err, STATUS_CORRUPT, "the model has no tensor token_embd.weight");
     if (status == STATUS_OK && (embedding->n_dims != 2 || embedding->dims[1] > SIZE_LIMIT))
@@ -119,6 +123,8 @@ static enum status read_keys(const struct gguf *g, struct model_info *info, void
     info->head_size = l->head_size;
     info->ffn = l->ffn;
     info->vocab = l->vocab;
+    info->outputs = l->tables.map != NULL ? l->tables.n_map : l->vocab;
+    info->output_tokens = l->tables.map;
     info->context = l->context;
     *state = l;
     return STATUS_OK;
@@ -155,6 +161,23 @@ static enum status layer_tensors(struct llama *l, uint32_t i, struct weights *w,
     return STATUS_OK;
 }
 
+/* Embedding and head of a draft, which are its own or the target's. */
+static enum status draft_tensors(struct llama *l, struct weights *w, struct error *err)
+{
+    enum status status;
+    if (l->tables.source != w->gguf)
+        status = weights_borrow_embedding(l->tables.source, "token_embd.weight", l->vocab, l->width,
+                                          &l->embedding, err);
+    else
+        status =
+            weights_embedding(w, "token_embd.weight", l->vocab, l->width, true, &l->embedding, err);
+    weights_skip(w, "output.weight");
+    weights_skip(w, "tokenring.draft.output.weight"); /* rows that the target has too */
+    if (status == STATUS_OK && w->block != NULL)
+        status = draft_tables_head(&l->tables, l->width, &l->head, err);
+    return status;
+}
+
 static enum status read_tensors(void *state, struct weights *w, struct model_info *info,
                                 struct error *err)
 {
@@ -166,9 +189,12 @@ static enum status read_tensors(void *state, struct weights *w, struct model_inf
     if (status == STATUS_OK)
         status = weights_vector(w, "output_norm.weight", l->width, &l->output_norm, err);
     const char *head = info->tied ? "token_embd.weight" : "output.weight";
-    if (status == STATUS_OK)
+    bool draft = l->tables.source != NULL;
+    if (status == STATUS_OK && draft)
+        status = draft_tensors(l, w, err);
+    if (status == STATUS_OK && !draft)
         status = weights_matrix(w, head, l->vocab, l->width, &l->head, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && !draft)
         status = weights_embedding(w, "token_embd.weight", l->vocab, l->width, !info->tied,
                                    &l->embedding, err);
     weights_skip(w, "rope_freqs.weight"); /* rope_init has read it */
@@ -239,7 +265,10 @@ static enum status make_ready(void *state, const struct model_options *options,
     l->local_ffn = xcalloc(l->threads, sizeof *l->local_ffn);
 
     bool wanted[ACTS_KINDS] = {false};
-    wanted[weight_info(l->head.type)->acts] = true;
+    for (int kind = 0; kind < ACTS_KINDS; kind++) /* a draft's head is not known yet */
+        wanted[kind] = l->tables.source != NULL;
+    if (l->tables.source == NULL)
+        wanted[weight_info(l->head.type)->acts] = true;
     for (uint32_t i = 0; i < l->layers; i++) {
         const struct llama_layer *layer = &l->layer[i];
         const struct matrix *all[] = {&layer->q,    &layer->k,  &layer->v,   &layer->output,

@@ -15,6 +15,7 @@
 #include "core/kernels/kernels.h"
 #include "core/model/arch.h"
 #include "core/model/attention.h"
+#include "core/model/draft_tables.h"
 #include "core/model/rope.h"
 
 /* Steps of at most this many tokens are packed by each thread for itself: cheaper than a stage. */
@@ -38,6 +39,7 @@ struct llama {
     struct llama_layer *layer;
     const float *output_norm;
     struct matrix head;
+    struct draft_tables tables; /* of a draft */
 
     const struct kernels *kernels;
     const struct kv_geometry *geometry;

@@ -273,6 +273,6 @@ void llama_step(void *state, const struct arch_step *in, struct team_member *me)
         l->kernels->rmsnorm(in->hidden + begin * (size_t)l->width,
                             l->x + begin * (size_t)l->width, l->output_norm, l->eps, l->width);
     while (team_next(me, p.n, 1, &begin, &end))
-        if (!l->kernels->finite(in->logits + begin * in->logits_stride, l->vocab))
+        if (!l->kernels->finite(in->logits + begin * in->logits_stride, l->head.rows))
             arch_fail(in->step, p.tokens[begin]);
 }

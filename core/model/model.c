@@ -27,9 +27,9 @@ struct model {
 static const struct arch *const archs[] = {&arch_llama};
 
 /* The architecture's state and a finished plan pass. */
-static enum status plan_model(const struct gguf *g, struct model_info *info,
-                              const struct arch **arch, void **state, struct weights *w,
-                              struct error *err)
+static enum status plan_model(const struct gguf *g, const struct gguf *target,
+                              struct model_info *info, const struct arch **arch, void **state,
+                              struct weights *w, struct error *err)
 {
     struct error found = {0};
     struct slice name = gguf_str(g, "general.architecture", slice_of(""), &found);
@@ -53,7 +53,7 @@ static enum status plan_model(const struct gguf *g, struct model_info *info,
     snprintf(info->name, sizeof info->name, "%.*s", (int)(title.len < 95 ? title.len : 95),
              title.ptr);
 
-    enum status status = (*arch)->read(g, info, state, err);
+    enum status status = (*arch)->read(g, target, info, state, err);
     if (status != STATUS_OK)
         return status;
     weights_plan(w, g);
@@ -70,17 +70,24 @@ static enum status plan_model(const struct gguf *g, struct model_info *info,
     return STATUS_OK;
 }
 
-enum status model_inspect(const struct gguf *g, struct model_info *info, struct error *err)
+enum status model_inspect_draft(const struct gguf *g, const struct gguf *target,
+                                struct model_info *info, struct error *err)
 {
     const struct arch *arch;
     void *state;
     struct weights w;
-    enum status status = plan_model(g, info, &arch, &state, &w, err);
+    enum status status = plan_model(g, target, info, &arch, &state, &w, err);
     if (status != STATUS_OK)
         return status;
     weights_release(&w);
     arch->free(state);
+    info->output_tokens = NULL;
     return STATUS_OK;
+}
+
+enum status model_inspect(const struct gguf *g, struct model_info *info, struct error *err)
+{
+    return model_inspect_draft(g, NULL, info, err);
 }
 
 /* Least number of shares for each of `heads` that threads can take in equal numbers. */
@@ -101,7 +108,8 @@ enum status model_load(const struct gguf *g, const struct model_options *options
     *model = NULL;
     struct model *m = xcalloc(1, sizeof *m);
     struct model_options o = *options;
-    enum status status = plan_model(g, &m->info, &m->arch, &m->state, &m->weights, err);
+    enum status status =
+        plan_model(g, options->target, &m->info, &m->arch, &m->state, &m->weights, err);
     if (status != STATUS_OK) {
         free(m);
         return status;
@@ -163,7 +171,7 @@ size_t model_memory(const struct model *m)
 
 uint32_t model_logits_stride(const struct model *m)
 {
-    return (m->info.vocab + 15) / 16 * 16;
+    return (m->info.outputs + 15) / 16 * 16;
 }
 
 struct run {

@@ -39,9 +39,11 @@ struct model_info {
     uint32_t width; /* numbers of a token between layers */
     uint32_t heads, kv_heads;
     uint32_t head_size;
-    uint32_t ffn;     /* numbers inside the feed-forward part */
-    uint32_t vocab;   /* logits of a row */
-    uint32_t context; /* longest sequence that the model was made for */
+    uint32_t ffn;                  /* numbers inside the feed-forward part */
+    uint32_t vocab;                /* token ids */
+    uint32_t outputs;              /* logits of a row: vocab, fewer in a draft with a token map */
+    const uint32_t *output_tokens; /* their tokens, or NULL: in order; lives as long as the model */
+    uint32_t context;              /* longest sequence that the model was made for */
     uint64_t parameters;
     size_t weight_bytes; /* memory of the repacked weights */
     bool tied;           /* the head is the embedding */
@@ -53,6 +55,9 @@ struct model_options {
     enum kv_type kv_type; /* or KV_AUTO (kv_geometry.h) */
     uint32_t max_tokens; /* most tokens of a step; 0: 512 */
     uint32_t context;    /* longest sequence that will be asked for; 0: the model's */
+    /* The model is a draft for this one: where it has no embedding and head of its own, it uses the
+     * target's (draft_tables.h). Must outlive the model. NULL: it is none. */
+    const struct gguf *target;
     /* Called with done growing from 0 to 1, about a hundred times, by the loading thread. False
      * ends the load (STATUS_CANCELLED). May be NULL. */
     bool (*progress)(void *data, double done);
@@ -86,6 +91,9 @@ struct step {
 /* Reads sizes and checks names, shapes and types of all tensors; reads no weight. Each fault is
  * named with tensor and shapes (CORRUPT), what is not supported by its name (UNSUPPORTED). */
 enum status model_inspect(const struct gguf *g, struct model_info *info, struct error *err);
+/* The same for a draft model, and that it suits its target. */
+enum status model_inspect_draft(const struct gguf *g, const struct gguf *target,
+                                struct model_info *info, struct error *err);
 
 /* Loads: model_inspect, then repacks tensor by tensor, dropping the file's pages behind it. On
  * failure *model is NULL. */
@@ -99,7 +107,7 @@ const struct kv_geometry *model_kv_geometry(const struct model *model);
 uint32_t model_max_tokens(const struct model *model);
 /* Bytes of weights and scratch. */
 size_t model_memory(const struct model *model);
-/* Floats from one row of logits to the next: the vocabulary rounded up to 16. */
+/* Floats from one row of logits to the next: the outputs rounded up to 16. */
 uint32_t model_logits_stride(const struct model *model);
 
 /* Computes one step. logits: 64-byte aligned, a row of model_logits_stride() floats for each token

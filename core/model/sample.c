@@ -358,6 +358,32 @@ uint32_t sampler_draw(struct sampler *s, const struct sample_params *p,
     return n > 0 ? draw.token : likeliest;
 }
 
+#define GUESS_LEAST 1e-3f
+
+uint32_t sampler_guess(struct sampler *s, const struct sample_params *params, const float *logits,
+                       const uint32_t *tokens, uint64_t position, float *chance)
+{
+    struct sample_params p = *params;
+    uint32_t likeliest = s->kernels->argmax(logits, s->n_vocab), guess = likeliest;
+    double temperature = p.temperature > 0 ? (double)p.temperature : 1;
+    double max = (double)logits[likeliest] / temperature;
+    if (p.temperature > 0) {
+        p.min_p = p.min_p > GUESS_LEAST ? p.min_p : GUESS_LEAST;
+        size_t n = filter(s, &p, logits, temperature, max);
+        struct draw draw = {-DBL_MAX, UINT32_MAX};
+        for (size_t i = 0; i < n; i++) {
+            struct candidate c = s->candidates[i];
+            uint32_t word, token = tokens != NULL ? tokens[c.token] : c.token;
+            s->loops->philox(p.seed, position, token, p.choice, &word, 1);
+            consider(&draw, c.token, (double)c.logit / temperature, word);
+        }
+        guess = n > 0 ? draw.token : likeliest;
+    }
+    double sum = s->loops->exp_sum(logits, s->n_vocab, 1 / temperature, max);
+    *chance = (float)(math64_exp((double)logits[guess] / temperature - max) / sum);
+    return guess;
+}
+
 /* ---- log-probabilities ---- */
 
 double sampler_log_sum(struct sampler *s, const float *logits)

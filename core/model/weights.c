@@ -257,6 +257,19 @@ enum status weights_embedding(struct weights *w, const char *name, uint32_t rows
     return STATUS_OK;
 }
 
+enum status weights_borrow_embedding(const struct gguf *g, const char *name, uint32_t rows,
+                                     uint32_t cols, struct embedding *e, struct error *err)
+{
+    const struct gguf_tensor *t = gguf_tensor(g, name);
+    enum weight_type type;
+    if (t == NULL || t->dims[0] != cols || t->dims[1] != rows ||
+        !weight_type_from_gguf(t->type, &type))
+        return error_set(err, STATUS_UNSUPPORTED, "%s: %s is no table of %u rows of %u numbers",
+                         gguf_path(g), name, rows, cols);
+    *e = (struct embedding){type, rows, cols, t->data, weight_row_bytes(type, cols)};
+    return STATUS_OK;
+}
+
 void weights_skip(struct weights *w, const char *name)
 {
     const struct gguf_tensor *t = gguf_tensor(w->gguf, name);

@@ -69,6 +69,9 @@ enum status weights_vector(struct weights *w, const char *name, uint32_t n, cons
  * pages are read and mapped now: no token waits for the disk. */
 enum status weights_embedding(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
                               bool own, struct embedding *e, struct error *err);
+/* The embedding [rows][cols] of another model's file; nothing is copied. */
+enum status weights_borrow_embedding(const struct gguf *g, const char *name, uint32_t rows,
+                                     uint32_t cols, struct embedding *e, struct error *err);
 /* Counts the tensor, if there is one, as asked for; somebody else reads it. */
 void weights_skip(struct weights *w, const char *name);
 void embedding_row(const struct embedding *e, uint32_t row, float *dst);

@@ -1,5 +1,7 @@
 #include "core/spec/controller.h"
 
+#define MODEL_FIRST 0.1 /* a pass of the draft model in steps, before it is measured */
+
 static double chance_of(const struct controller *c, const struct draft_text *t, uint32_t place)
 {
     return acceptance_of(&c->all, &t->mine, t->draft.kinds[place], place);
@@ -88,6 +90,10 @@ bool controller_wants_model(const struct controller *c, const struct draft_text 
                             uint32_t place, double chance)
 {
     double alone = cost_of(&c->step, n), pass = cost_of(&c->model, n) / n;
+    if (c->always)
+        return true;
+    if (c->model.level == 0)
+        pass = MODEL_FIRST * cost_of(&c->step, 1);
     double row = (cost_of(&c->step, n + 1) - alone) + pass;
     if (c->step.level == 0 || c->drafted_in_a_row >= CONTROLLER_REFRESH)
         return false;

@@ -33,12 +33,13 @@
 #define CONTROLLER_REFRESH 64u /* drafted steps in a row until one goes without, to measure it */
 
 struct controller {
-    struct cost step;          /* by rows: sequences and drafted tokens */
-    struct cost model;         /* a pass of the draft model, by rows */
-    struct acceptance all;     /* of all requests */
-    double account;            /* ns; see above */
-    bool begun;                /* the account has had its start */
-    uint32_t since_probe;      /* steps */
+    bool always;           /* drafts are made and verified whole, whatever that costs: for tests */
+    struct cost step;      /* by rows: sequences and drafted tokens */
+    struct cost model;     /* a pass of the draft model, by rows */
+    struct acceptance all; /* of all requests */
+    double account;        /* ns; see above */
+    bool begun;            /* the account has had its start */
+    uint32_t since_probe;  /* steps */
     uint32_t drafted_in_a_row; /* steps */
 };
 

@@ -42,9 +42,9 @@ struct draft_text {
 
 struct drafter {
     const char *name;
+    bool is_model; /* its guesses cost time */
     /* Fills the drafts of those texts whose draft is empty and whose `most` is not 0. */
-    void (*propose)(struct drafter *d, struct draft_text **texts, uint32_t n,
-                    const struct controller *c);
+    void (*propose)(struct drafter *d, struct draft_text **texts, uint32_t n, struct controller *c);
     /* The text ends (or ends to be drafted for): its state goes. May be NULL. */
     void (*finish)(struct drafter *d, struct draft_text *text);
     void (*free)(struct drafter *d);

@@ -38,8 +38,7 @@ uint32_t ngram_find(const uint32_t *tokens, uint32_t n_tokens, uint32_t *next)
     return best >= NGRAM_LEAST ? best : 0;
 }
 
-static void propose(struct drafter *d, struct draft_text **texts, uint32_t n,
-                    const struct controller *c)
+static void propose(struct drafter *d, struct draft_text **texts, uint32_t n, struct controller *c)
 {
     (void)d;
     (void)c;

@@ -43,15 +43,29 @@ void spec_leave(struct spec *s, struct draft_text *t)
     free(t);
 }
 
+/* Gives up lookups that are right less often than the model. */
+static void prefer_model(const struct spec *s, struct draft_text **texts, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_text *t = texts[i];
+        if (t->draft.n > 0 && acceptance_of(&s->controller.all, &t->mine, t->draft.kinds[0], 0) <
+                                  acceptance_of_model(&s->controller.all, &t->mine, 0))
+            t->draft.n = 0;
+    }
+}
+
 void spec_propose(struct spec *s, struct draft_text **texts, uint32_t n, uint32_t budget)
 {
     uint64_t start = clock_ns();
     for (uint32_t i = 0; i < n; i++)
         texts[i]->draft.n = 0;
     if (budget > 0 && n > 0) {
-        for (uint32_t i = 0; i < s->n_drafters; i++)
+        for (uint32_t i = 0; i < s->n_drafters; i++) {
+            if (s->drafters[i]->is_model && !s->controller.always)
+                prefer_model(s, texts, n);
             s->drafters[i]->propose(s->drafters[i], texts, n, &s->controller);
-        if (!s->always)
+        }
+        if (!s->controller.always)
             controller_plan(&s->controller, texts, n, budget);
     }
     for (uint32_t i = 0; i < n; i++) {

@@ -22,9 +22,9 @@ struct spec {
     struct controller controller;
     struct drafter *drafters[3];
     uint32_t n_drafters;
-    bool always;     /* drafts are verified whole, whatever that costs: for tests of exactness */
-    uint64_t tried[DRAFT_MAX], right[DRAFT_MAX]; /* by place: verified where all before were right */
-    double draft_ns; /* what the last spec_propose took */
+    uint64_t tried[DRAFT_MAX],
+        right[DRAFT_MAX]; /* by place: verified where all before were right */
+    double draft_ns;      /* what the last spec_propose took */
 };
 
 /* No drafter yet. */

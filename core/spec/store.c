@@ -44,8 +44,7 @@ static uint32_t equal_past(const struct store *s, uint64_t place, const struct d
     return n;
 }
 
-static void propose(struct drafter *d, struct draft_text **texts, uint32_t n,
-                    const struct controller *c)
+static void propose(struct drafter *d, struct draft_text **texts, uint32_t n, struct controller *c)
 {
     const struct store *s = (const struct store *)d;
     (void)c;

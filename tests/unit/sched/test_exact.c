@@ -11,6 +11,7 @@
 #include "core/base/xalloc.h"
 #include "core/model/session.h"
 #include "core/sched/sched.h"
+#include "core/spec/model_drafter.h"
 #include "core/spec/ngram.h"
 #include "core/spec/spec.h"
 #include "core/spec/store.h"
@@ -66,8 +67,7 @@ struct seer {
     uint32_t vocab, wrong_every, n_asked;
 };
 
-static void see(struct drafter *d, struct draft_text **texts, uint32_t n,
-                const struct controller *c)
+static void see(struct drafter *d, struct draft_text **texts, uint32_t n, struct controller *c)
 {
     struct seer *seer = (struct seer *)d;
     (void)c;
@@ -99,7 +99,7 @@ static void free_seer(struct drafter *d)
 static struct spec *make_spec(const struct stream *alone, uint32_t vocab, uint32_t wrong_every)
 {
     struct spec *spec = spec_create();
-    spec->always = true;
+    spec->controller.always = true;
     if (wrong_every == 0) {
         spec_add(spec, ngram_drafter());
         spec_add(spec, store_drafter());
@@ -285,6 +285,60 @@ static int test_drafts(struct session *m, const struct stream *alone, const char
     return bad;
 }
 
+/* The model as its own draft: what penalties and bias do not change it foresees without a fault. */
+static int test_own_draft(struct session *m, const struct stream *alone, const char *type_name)
+{
+    static struct stream streams[STREAMS];
+    struct error err = {0};
+    struct model *draft = NULL;
+    struct arena *arena = NULL;
+    struct pages *pool = NULL;
+    struct model_options o = {.kernels = &m->kernels,
+                              .team = m->team,
+                              .kv_type = model_kv_geometry(m->model)->type,
+                              .max_tokens = DRAFT_STEP_TOKENS,
+                              .target = m->gguf};
+    check(model_load(m->gguf, &o, &draft, &err) == STATUS_OK);
+    size_t page = model_kv_geometry(draft)->page;
+    struct arena_options a = {.limit = 8 << 20, .page_bytes = &page, .n_page_bytes = 1};
+    check(arena_create(&a, &arena, &err) == STATUS_OK);
+    check(pages_create(arena, page, &pool, &err) == STATUS_OK);
+    int bad = 0;
+    for (int together = 0; together < 2; together++) {
+        char what[96];
+        struct spec *spec = spec_create();
+        spec->controller.always = true;
+        spec_add(spec, model_drafter(draft, &m->kernels, pool, pages_total(pool)));
+        struct plan plan = {.pool = m->pool, .chunk = 64, .together = together, .spec = spec};
+        run(m, &plan, streams);
+        snprintf(what, sizeof(what), "kv %s, its own draft, %s", type_name,
+                 together ? "together" : "alone");
+        bad += compare(alone, streams, what);
+        uint32_t all = 0, right = 0;
+        for (uint64_t id = 0; id < STREAMS; id++) {
+            struct generation *g = make(id, model_info(m->model)->vocab);
+            const struct sample_params *p = &g->sampling;
+            bool plain = !sample_needs_state(p) && g->n_bias == 0 && p->temperature <= 0;
+            /* The draft sees a shorter past where the prompt is longer than its window. */
+            if (plain && g->n_tokens < DRAFT_WINDOW) {
+                all += streams[id].end.drafted_tokens;
+                right += streams[id].end.accepted_tokens;
+            }
+            generation_free(g);
+        }
+        printf("%s: %u of %u accepted\n", what, right, all);
+        bad += all == 0 || right != all;
+        spec_free(spec);
+        struct pages_counts counts;
+        pages_counts(pool, &counts);
+        check(counts.used == 0 && counts.reserved == 0);
+    }
+    pages_free(pool);
+    arena_free(arena);
+    model_free(draft);
+    return bad;
+}
+
 static int test_file(const char *path, enum kv_type type, const char *type_name)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
@@ -320,6 +374,7 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
         snprintf(what, sizeof(what), "kv %s, %u threads, choices", type_name, threads);
         bad += compare(choices, streams, what);
         bad += test_drafts(&m, alone, type_name);
+        bad += test_own_draft(&m, alone, type_name);
         session_close(&m);
     }
     return bad;
