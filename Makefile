@@ -2,7 +2,7 @@
 #
 #   make                     build/tokenringd, build/tokenring, build/ngx_http_tokenring_module.so
 #   make serve               nginx + worker with the default model on http://127.0.0.1:8080
-#                            (MODEL=file.gguf PORT=8080 THREADS=n KV_TYPE=f16 ARGS="further worker options")
+#                            (MODEL=file.gguf DRAFT=file.gguf PORT=8080 THREADS=n KV_TYPE=f16 ARGS="further worker options")
 #   make test                every test; the last line counts them (STRICT=1: a skip is a failure)
 #   make test-long           soak, load, long fuzzing, long valgrind
 #   make install DESTDIR=    module, worker, tool, configuration

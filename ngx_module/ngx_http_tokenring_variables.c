@@ -15,7 +15,8 @@ static ngx_str_t ngx_http_tokenring_results[] = {
     ngx_string("x-tokenring-prompt-tokens"),     ngx_string("x-tokenring-cached-tokens"),
     ngx_string("x-tokenring-completion-tokens"), ngx_string("x-tokenring-queue-ms"),
     ngx_string("x-tokenring-ttft-ms"),           ngx_string("x-tokenring-finish"),
-    ngx_string("x-tokenring-cache")};
+    ngx_string("x-tokenring-cache"),             ngx_string("x-tokenring-draft-tokens"),
+    ngx_string("x-tokenring-draft-accepted")};
 
 static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 
@@ -41,6 +42,12 @@ static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 
     {ngx_string("tokenring_cache"), NULL, ngx_http_tokenring_result_variable,
      (uintptr_t)&ngx_http_tokenring_results[6], NGX_HTTP_VAR_NOCACHEABLE, 0},
+
+    {ngx_string("tokenring_draft_tokens"), NULL, ngx_http_tokenring_result_variable,
+     (uintptr_t)&ngx_http_tokenring_results[7], NGX_HTTP_VAR_NOCACHEABLE, 0},
+
+    {ngx_string("tokenring_draft_accepted"), NULL, ngx_http_tokenring_result_variable,
+     (uintptr_t)&ngx_http_tokenring_results[8], NGX_HTTP_VAR_NOCACHEABLE, 0},
 
     ngx_http_null_variable};
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # serve.sh BUILD: the worker and an nginx of its own in the foreground, as `make serve` promises.
-# Environment: MODEL PORT THREADS KV_TYPE ARGS. Everything lives in BUILD/serve; the system's nginx is not touched.
+# Environment: MODEL DRAFT PORT THREADS KV_TYPE ARGS. Everything lives in BUILD/serve; the system's nginx is not touched.
 set -euo pipefail
 
 build=$(cd "$1" && pwd)
@@ -54,6 +54,10 @@ CONF
 
 worker_args=(--model "$model" --listen "unix:$socket" --name "serve-$port" --stats-dir "$dir/run")
 [ -z "${THREADS:-}" ] || worker_args+=(--threads "$THREADS")
+# A draft model lies beside its model, X.gguf and X.draft.gguf.
+draft=${DRAFT:-}
+[ -n "$draft" ] || [ ! -f "${model%.gguf}.draft.gguf" ] || draft=${model%.gguf}.draft.gguf
+[ -z "$draft" ] || worker_args+=(--draft "$draft")
 [ -z "${KV_TYPE:-}" ] || worker_args+=(--kv-type "$KV_TYPE")
 # shellcheck disable=SC2206 # ARGS is a list of options, split at its blanks on purpose
 worker_args+=(${ARGS:-})

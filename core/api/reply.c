@@ -145,7 +145,13 @@ static void add_usage(const struct api_totals *t, struct buffer *out)
     json_add_u64(out, (uint64_t)t->prompt_tokens + t->completion_tokens);
     buffer_add_text(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
     json_add_u64(out, t->cached_tokens);
-    buffer_add_text(out, "}}");
+    buffer_add_byte(out, '}');
+    if (t->drafts)
+        buffer_printf(out,
+                      ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%u,"
+                      "\"rejected_prediction_tokens\":%u}",
+                      t->accepted, t->drafted - t->accepted);
+    buffer_add_byte(out, '}');
 }
 
 static void add_figure(const char *name, double value, struct buffer *out)
@@ -174,6 +180,8 @@ static void add_timings(const struct api_totals *t, struct buffer *out)
     add_figure("predicted_ms", t->predicted_ms, out);
     add_figure("predicted_per_second", t->predicted_ms > 0 ? intervals * 1e3 / t->predicted_ms : 0,
                out);
+    if (t->drafts)
+        buffer_printf(out, ",\"draft_n\":%u,\"draft_n_accepted\":%u", t->drafted, t->accepted);
     if (t->has_hash)
         add_hash(t->logits_hash, out);
     buffer_add_byte(out, '}');

@@ -57,6 +57,8 @@ struct api_totals {
     uint32_t prompt_tokens;
     uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
     uint32_t completion_tokens;
+    bool drafts;                /* speculation is on: the next two are told */
+    uint32_t drafted, accepted; /* tokens guessed and verified; of those, right */
     double queue_ms;     /* arrival to first step */
     double prompt_ms;    /* first step to first token */
     double predicted_ms; /* first token to last token */

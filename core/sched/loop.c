@@ -369,6 +369,8 @@ static void emit(struct sched *s, struct sequence *q, const struct drawn *drawn,
     e->token.index = q->n_made;
     e->token.logprob = drawn->logprob;
     e->token.n_top = drawn->n_top;
+    e->token.drafted = q->draft != NULL ? q->draft->drafted : 0;
+    e->token.accepted = q->draft != NULL ? q->draft->accepted : 0;
     e->token.logits_hash = s->options.trace_logits ? drawn->hash : 0;
     memcpy(e->token.top, drawn->top, drawn->n_top * sizeof(drawn->top[0]));
     q->hash = drawn->hash;

@@ -150,7 +150,7 @@ static unsigned retry_seconds(const struct sched *s)
 static enum status find_limit(const struct sched *s, const struct generation *g, uint32_t *limit,
                               struct error *err)
 {
-    uint32_t context = s->options.context, total = pages_total(s->pool);
+    uint32_t context = s->options.context, total = pages_total(s->pool) - s->options.other_pages;
     /* Choices share the full pages of the prompt, where the cache keeps them. */
     uint32_t shared = s->cache != NULL ? g->n_tokens / BLOCK_POSITIONS : 0;
     uint32_t each = total > shared ? shared + (total - shared) / g->n_choices : total;

@@ -88,6 +88,7 @@ struct sched_options {
     uint64_t cache_idle_ns;    /* cached pages that nobody used for so long go; 0: 300 s */
     int nice;                  /* > 0: the thread runs as SCHED_BATCH with that niceness */
     bool trace_logits;         /* hash the row of every token made (CONTRACTS: logits hash) */
+    uint32_t other_pages;      /* pages' memory that other pools of the arena may take */
     struct spec *spec;   /* drafts for all generations; NULL: none. Must outlive the scheduler */
     const uint32_t *eog; /* tokens that end a generation; copied */
     unsigned n_eog;
@@ -102,9 +103,9 @@ struct generation {
     uint32_t max_tokens; /* tokens to make at most, at least 1, or SCHED_REST */
     bool grows; /* so many are not expected: memory as without max_tokens (SCHED_REST: always) */
     uint32_t
-        n_choices; /* answers to make, at least 1; theirs are sampling.choice and the next ones */
-    int n_top;     /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
-    bool no_drafts;          /* nothing is guessed for it */
+        n_choices;  /* answers to make, at least 1; theirs are sampling.choice and the next ones */
+    int n_top;      /* < 0: no log-probabilities; else alternatives a token, up to SAMPLE_TOP_MAX */
+    bool no_drafts; /* nothing is guessed for it */
     bool ignore_eos;         /* end tokens are never drawn */
     struct siphash salt;     /* texts share pages of the prefix cache only within one (sched_key) */
     uint64_t tenant;         /* whose it is: tenants get equal shares (sched_key); 0: nobody's */
@@ -127,10 +128,11 @@ enum sched_reason { SCHED_STOP, SCHED_LENGTH };
 
 struct sched_token {
     uint32_t token;
-    uint32_t index;       /* 0 for the first token made */
-    float logprob;        /* of this token; 0 when n_top < 0 */
-    uint32_t n_top;       /* entries of top, best first */
-    uint64_t logits_hash; /* chain up to this token; 0 without trace_logits */
+    uint32_t index;             /* 0 for the first token made */
+    float logprob;              /* of this token; 0 when n_top < 0 */
+    uint32_t n_top;             /* entries of top, best first */
+    uint32_t drafted, accepted; /* of the choice so far: see sched_end */
+    uint64_t logits_hash;       /* chain up to this token; 0 without trace_logits */
     struct sample_logprob top[SAMPLE_TOP_MAX];
 };
 

@@ -50,6 +50,15 @@ void verify_propose(struct sched *s)
     spec_propose(s->options.spec, s->texts, n, alone ? budget : 0);
 }
 
+/* Counters by the place of a guess in its draft. */
+static const struct place {
+    enum stats_id tried, right;
+} places[] = {{STAT_draft_tried_1, STAT_draft_right_1},
+              {STAT_draft_tried_2, STAT_draft_right_2},
+              {STAT_draft_tried_3, STAT_draft_right_3},
+              {STAT_draft_tried_5, STAT_draft_right_5},
+              {STAT_draft_tried_9, STAT_draft_right_9}};
+
 void verify_learn(struct sched *s, struct batch_member *m, uint32_t n)
 {
     if (m->n_drafts == 0)
@@ -57,6 +66,13 @@ void verify_learn(struct sched *s, struct batch_member *m, uint32_t n)
     spec_learn(s->options.spec, m->sequence->draft, n);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_draft_tokens_total, m->n_drafts);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_draft_accepted_total, n);
+    stats_record(s->stats, STATS_CELL_SCHED, STAT_draft_length, m->n_drafts);
+    for (uint32_t i = 0; i < m->n_drafts && i <= n; i++) {
+        const struct place *p = &places[i >= 8 ? 4 : i >= 4 ? 3 : i >= 2 ? 2 : i];
+        stats_add(s->stats, STATS_CELL_SCHED, p->tried, 1);
+        if (i < n)
+            stats_add(s->stats, STATS_CELL_SCHED, p->right, 1);
+    }
 }
 
 void verify_settle(struct sched *s, uint32_t n_made, uint64_t ns)

@@ -64,6 +64,8 @@ bool answer_token(struct answer *a, const struct sched_token *token, uint64_t no
         a->first_ns = now_ns;
     a->last_ns = now_ns;
     a->logits_hash = token->logits_hash;
+    a->drafted = token->drafted;
+    a->accepted = token->accepted;
     add_waiting(a, token);
     bool stopped = detokenizer_feed(&a->detokenizer, token->token, &a->text);
     a->tokens = (uint32_t)a->detokenizer.tokens;

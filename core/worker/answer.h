@@ -25,8 +25,9 @@ struct answer {
     struct buffer text;            /* came out of the detokenizer, not in the reply yet */
     struct waiting_token *waiting; /* tokens whose text is not out yet */
     size_t n_waiting, cap_waiting;
-    uint64_t n_released; /* tokens given to the reply */
-    uint32_t tokens;     /* that count for the usage */
+    uint64_t n_released;        /* tokens given to the reply */
+    uint32_t tokens;            /* that count for the usage */
+    uint32_t drafted, accepted; /* as the last token said */
     uint64_t logits_hash;
     uint64_t first_ns, last_ns; /* first token, latest token */
 };

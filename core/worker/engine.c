@@ -10,6 +10,10 @@
 #include "core/base/log.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/select.h"
+#include "core/spec/model_drafter.h"
+#include "core/spec/ngram.h"
+#include "core/spec/spec.h"
+#include "core/spec/store.h"
 
 /* Compute threads run as SCHED_BATCH with this niceness, so that loop and nginx come first. */
 #define COMPUTE_NICE 1
@@ -30,6 +34,27 @@ void engine_init(struct engine *e, const struct options *options)
     snprintf(e->name, sizeof(e->name), "%s", *options->alias != '\0' ? options->alias : e->id);
     e->names[0] = e->name;
     e->names[1] = e->id;
+}
+
+static bool has_draft_model(const struct engine *e)
+{
+    const char *draft = e->options->draft;
+    return strcmp(draft, "none") != 0 && strcmp(draft, "ngram") != 0;
+}
+
+/* The draft model's header, and whether it suits the model. */
+static enum status inspect_draft(struct engine *e, struct error *err)
+{
+    struct draft_engine *d = &e->draft;
+    struct error why = {0};
+    enum status status = gguf_open(e->options->draft, &d->gguf, err);
+    if (status != STATUS_OK)
+        return status;
+    status = model_inspect_draft(d->gguf, e->gguf, &d->info, &why);
+    if (status != STATUS_OK)
+        return error_set(err, status, "option draft: %s: %s", e->options->draft, why.text);
+    return kv_geometry_init(&d->geometry, e->geometry.type, d->info.layers, d->info.kv_heads,
+                            d->info.head_size, err);
 }
 
 /* Opens and checks all that takes no time to speak of: the file's header and the options. */
@@ -54,7 +79,7 @@ static enum status inspect(struct engine *e, struct error *err)
                          "option context: %" PRIu64
                          " is more than the %u that the model was made for",
                          o->context, e->info.context);
-    return STATUS_OK;
+    return has_draft_model(e) ? inspect_draft(e, err) : STATUS_OK;
 }
 
 static enum status load_tokenizer(struct engine *e, struct error *err)
@@ -128,6 +153,9 @@ static enum status make_plan(struct engine *e, struct error *err)
     const struct options *o = e->options;
     e->plan.free = resources_memory(&resource_roots_default);
     e->plan.weights = e->info.weight_bytes;
+    if (e->draft.gguf != NULL) /* its head is gathered from a table of at most 2 bytes a number */
+        e->plan.weights +=
+            e->draft.info.weight_bytes + (uint64_t)e->draft.info.outputs * e->draft.info.width * 2;
     e->plan.kv_wanted = o->kv_memory;
     /* one page more for each sequence and for the waste behind a slab's last page */
     e->plan.kv_useful =
@@ -139,10 +167,54 @@ static enum status make_plan(struct engine *e, struct error *err)
 
 static enum status make_arena(struct engine *e, struct error *err)
 {
+    bool draft = e->draft.gguf != NULL;
+    size_t sizes[] = {e->geometry.page, e->draft.geometry.page};
     struct arena_options options = {
-        .limit = e->plan.kv, .page_bytes = &e->geometry.page, .n_page_bytes = 1};
+        .limit = e->plan.kv, .page_bytes = sizes, .n_page_bytes = draft ? 2 : 1};
     enum status status = arena_create(&options, &e->arena, err);
-    return status == STATUS_OK ? pages_create(e->arena, e->geometry.page, &e->pages, err) : status;
+    if (status == STATUS_OK)
+        status = pages_create(e->arena, e->geometry.page, &e->pages, err);
+    if (status == STATUS_OK && draft)
+        status = pages_create(e->arena, e->draft.geometry.page, &e->draft.pages, err);
+    return status;
+}
+
+static enum status load_draft(struct engine *e, struct error *err)
+{
+    struct draft_engine *d = &e->draft;
+    struct model_options options = {
+        .kernels = &e->kernels,
+        .team = e->team,
+        .kv_type = d->geometry.type,
+        .max_tokens = DRAFT_STEP_TOKENS,
+        .context = d->info.context < DRAFT_CONTEXT ? d->info.context : DRAFT_CONTEXT,
+        .target = e->gguf,
+    };
+    enum status status = model_load(d->gguf, &options, &d->model, err);
+    if (status == STATUS_OK)
+        log_info("engine: drafts by %s, %u layers, %u of %u tokens", e->options->draft,
+                 d->info.layers, d->info.outputs, d->info.vocab);
+    return status;
+}
+
+/* The pages of one slab: what the draft model may take of the arena. */
+static uint32_t slab_pages(struct engine *e, const struct pages *pool)
+{
+    struct arena_figures figures;
+    arena_figures(e->arena, &figures);
+    return (uint32_t)(pages_total(pool) / figures.slabs_max);
+}
+
+static void make_spec(struct engine *e)
+{
+    if (strcmp(e->options->draft, "none") == 0)
+        return;
+    e->spec = spec_create();
+    spec_add(e->spec, ngram_drafter());
+    spec_add(e->spec, store_drafter());
+    if (e->draft.model != NULL)
+        spec_add(e->spec, model_drafter(e->draft.model, &e->kernels, e->draft.pages,
+                                        slab_pages(e, e->draft.pages)));
 }
 
 /* A name for what decides the output's bits: weights, number types, tier, program. */
@@ -186,6 +258,8 @@ enum status engine_load(struct engine *e, struct error *err)
         .progress_data = e,
     };
     status = load_model(e, &options, err);
+    if (status == STATUS_OK && e->draft.gguf != NULL)
+        status = load_draft(e, err);
     if (status != STATUS_OK)
         return status;
     make_fingerprint(e);
@@ -219,6 +293,7 @@ enum status engine_begin(struct engine *e, struct stats_writer *stats, struct er
     for (uint32_t id = 0; id < n_vocab; id++)
         if (tokenizer_is_eog(e->tokenizer, id))
             eog[n_eog++] = id;
+    make_spec(e);
     struct sched_options options = {
         .context = e->context.context,
         .prefill_chunk = (uint32_t)o->prefill_chunk,
@@ -232,6 +307,8 @@ enum status engine_begin(struct engine *e, struct stats_writer *stats, struct er
         .cache_idle_ns = o->cache_idle * 1000000000,
         .nice = COMPUTE_NICE,
         .trace_logits = o->trace_logits,
+        .other_pages = e->draft.pages != NULL ? slab_pages(e, e->pages) : 0,
+        .spec = e->spec,
         .eog = eog,
         .n_eog = n_eog,
     };
@@ -244,12 +321,18 @@ enum status engine_begin(struct engine *e, struct stats_writer *stats, struct er
 void engine_release(struct engine *e)
 {
     sched_free(e->sched);
+    spec_free(e->spec);
+    pages_free(e->draft.pages);
     pages_free(e->pages);
     arena_free(e->arena);
+    model_free(e->draft.model);
     model_free(e->model);
     team_free(e->team);
     tokenizer_free(e->tokenizer);
+    gguf_free(e->draft.gguf);
     gguf_free(e->gguf);
+    e->spec = NULL;
+    e->draft = (struct draft_engine){0};
     e->sched = NULL;
     e->pages = NULL;
     e->arena = NULL;

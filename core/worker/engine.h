@@ -27,6 +27,7 @@
 #include "core/worker/options.h"
 #include "core/worker/resources.h"
 
+struct spec;
 struct stats_writer;
 
 struct engine {
@@ -45,6 +46,14 @@ struct engine {
     struct kv_geometry geometry;
     struct arena *arena;
     struct pages *pages;
+    struct spec *spec; /* NULL: no drafts */
+    struct draft_engine {
+        struct gguf *gguf; /* all NULL without a draft model */
+        struct model *model;
+        struct pages *pages;
+        struct model_info info;
+        struct kv_geometry geometry;
+    } draft;
     struct sched *sched; /* NULL until engine_begin */
     struct sched_engine sched_engine;
     struct api_context context;

@@ -64,6 +64,9 @@ static struct api_totals totals_of(const struct stream *s, const struct answer *
 {
     struct api_totals t = s->totals;
     t.completion_tokens = a->tokens;
+    t.drafts = s->worker->engine.spec != NULL;
+    t.drafted = a->drafted;
+    t.accepted = a->accepted;
     t.predicted_ms = (double)(a->last_ns - a->first_ns) / 1e6;
     t.has_hash = s->worker->options->trace_logits;
     t.logits_hash = a->logits_hash;
@@ -74,9 +77,13 @@ static struct api_totals totals_of(const struct stream *s, const struct answer *
 static void sum_up(struct stream *s)
 {
     struct api_totals *t = &s->totals;
-    t->completion_tokens = 0;
-    for (uint32_t k = 0; k < s->n_answers; k++)
+    t->completion_tokens = t->drafted = t->accepted = 0;
+    t->drafts = s->worker->engine.spec != NULL;
+    for (uint32_t k = 0; k < s->n_answers; k++) {
         t->completion_tokens += s->answers[k].tokens;
+        t->drafted += s->answers[k].drafted;
+        t->accepted += s->answers[k].accepted;
+    }
     t->has_hash = s->worker->options->trace_logits && s->n_answers == 1;
     t->logits_hash = s->answers[0].logits_hash;
     if (s->first_ns == 0)
@@ -305,6 +312,8 @@ void glue_info_pairs(const struct stream *s, struct message_head *head, char fig
         {"x-tokenring-prompt-tokens", true, s->totals.prompt_tokens, 0},
         {"x-tokenring-cached-tokens", true, s->totals.cached_tokens, 0},
         {"x-tokenring-completion-tokens", s->ended, s->totals.completion_tokens, 0},
+        {"x-tokenring-draft-tokens", s->ended && s->totals.drafts, s->totals.drafted, 0},
+        {"x-tokenring-draft-accepted", s->ended && s->totals.drafts, s->totals.accepted, 0},
         {"x-tokenring-queue-ms", true, s->totals.queue_ms, 3},
         {"x-tokenring-ttft-ms", s->first_ns != 0, (double)(s->first_ns - s->arrival_ns) / 1e6, 3},
     };

@@ -13,7 +13,7 @@
 struct stream;
 struct worker;
 
-#define GLUE_INFO_PAIRS 9
+#define GLUE_INFO_PAIRS 11
 
 /* Begins the reply and submits the generation; a refusal becomes the answer. */
 void glue_submit(struct stream *s);

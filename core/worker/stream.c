@@ -49,11 +49,12 @@ static void log_request(const struct stream *s, unsigned status)
         return;
     }
     double first = s->first_ns != 0 ? (double)(s->first_ns - s->arrival_ns) / 1e6 : 0;
-    log_info("request %s \"%s\" %u %s prompt=%u cached=%u completion=%u queue=%.1fms first=%.1fms "
-             "total=%.1fms %s",
-             s->id, s->what, status, s->sse ? "stream" : "whole", s->totals.prompt_tokens,
-             s->totals.cached_tokens, s->totals.completion_tokens, s->totals.queue_ms, first, total,
-             s->finish ? s->finish : "unfinished");
+    log_info(
+        "request %s \"%s\" %u %s prompt=%u cached=%u completion=%u draft=%u/%u queue=%.1fms first=%.1fms "
+        "total=%.1fms %s",
+        s->id, s->what, status, s->sse ? "stream" : "whole", s->totals.prompt_tokens,
+        s->totals.cached_tokens, s->totals.completion_tokens, s->totals.accepted, s->totals.drafted,
+        s->totals.queue_ms, first, total, s->finish ? s->finish : "unfinished");
 }
 
 /* Lets go of the channel's side. */

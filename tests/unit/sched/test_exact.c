@@ -327,7 +327,7 @@ static int test_own_draft(struct session *m, const struct stream *alone, const c
             generation_free(g);
         }
         printf("%s: %u of %u accepted\n", what, right, all);
-        bad += all == 0 || right != all;
+        bad += right != all || (!together && all == 0);
         spec_free(spec);
         struct pages_counts counts;
         pages_counts(pool, &counts);
@@ -403,11 +403,16 @@ static int test_preemption(const char *path)
     uint64_t preempted = stats_value(plan.stats, STAT_preemptions_total);
     printf("%u pages, %llu preemptions\n", pages_total(plan.pool), (unsigned long long)preempted);
     int bad = compare(alone, streams, "kv f32, preempted") + (preempted == 0);
-    plan.spec = make_spec(alone, model_info(m.model)->vocab, 3);
-    run(&m, &plan, streams);
+    /* All guesses wrong: as many steps; some right: streams that end early leave room for others. */
+    for (uint32_t wrong_every = 1; wrong_every <= 8; wrong_every += 7) {
+        plan.spec = make_spec(alone, model_info(m.model)->vocab, wrong_every);
+        run(&m, &plan, streams);
+        bad += compare(alone, streams, "kv f32, preempted, with drafts");
+        spec_free(plan.spec);
+    }
     preempted = stats_value(plan.stats, STAT_preemptions_total) - preempted;
-    bad += compare(alone, streams, "kv f32, preempted, with drafts") + (preempted == 0);
-    spec_free(plan.spec);
+    printf("with drafts %llu preemptions\n", (unsigned long long)preempted);
+    bad += preempted == 0;
     stats_writer_free(plan.stats);
     pages_free(plan.pool);
     arena_free(arena);
