@@ -60,10 +60,20 @@ static struct generation *make(uint64_t id, uint32_t vocab)
     return g;
 }
 
+#define CHOICES 4
+#define GROUPS (STREAMS / CHOICES)
+
+/* The generation that choice `id` is one of. */
+static struct generation *make_group(uint64_t id, uint32_t vocab)
+{
+    return make(id / CHOICES * CHOICES + 1, vocab);
+}
+
 /* A drafter that knows how the streams go on when they run alone, and is wrong now and then. */
 struct seer {
     struct drafter drafter;
     const struct stream *alone;
+    bool of_choices; /* the streams are choices of groups */
     uint32_t vocab, wrong_every, n_asked;
 };
 
@@ -74,7 +84,8 @@ static void see(struct drafter *d, struct draft_text **texts, uint32_t n, struct
     for (uint32_t i = 0; i < n; i++) {
         struct draft_text *t = texts[i];
         for (uint64_t id = 0; id < STREAMS && t->draft.n == 0; id++) {
-            struct generation *g = make(id, seer->vocab);
+            struct generation *g =
+                seer->of_choices ? make_group(id, seer->vocab) : make(id, seer->vocab);
             const struct stream *s = &seer->alone[id];
             uint32_t made = t->n_tokens - t->n_prompt;
             bool same = g->n_tokens == t->n_prompt && made <= s->n &&
@@ -112,6 +123,13 @@ static struct spec *make_spec(const struct stream *alone, uint32_t vocab, uint32
                           .wrong_every = wrong_every,
                           .n_asked = 1};
     spec_add(spec, &seer->drafter);
+    return spec;
+}
+
+static struct spec *make_spec_of_choices(const struct stream *alone, uint32_t vocab)
+{
+    struct spec *spec = make_spec(alone, vocab, 3);
+    ((struct seer *)spec->drafters[0])->of_choices = true;
     return spec;
 }
 
@@ -190,9 +208,6 @@ static void run(struct session *m, const struct plan *plan, struct stream *strea
     sched_free(s);
 }
 
-#define CHOICES 4
-#define GROUPS (STREAMS / CHOICES)
-
 /* Generations of CHOICES choices each; apart: every choice is one of its own. */
 static void run_choices(struct session *m, const struct plan *plan, bool apart,
                         struct stream *streams)
@@ -200,14 +215,15 @@ static void run_choices(struct session *m, const struct plan *plan, bool apart,
     struct sched_options o = {.prefill_chunk = plan->chunk,
                               .context = CONTEXT,
                               .max_queue = STREAMS,
+                              .spec = plan->spec,
                               .trace_logits = true};
     struct sched_engine engine = sched_engine_of(m->model, &m->kernels, m->team);
     struct sched *s = NULL;
     struct error err = {0};
     memset(streams, 0, STREAMS * sizeof(*streams));
-    check(sched_create(&engine, plan->pool, NULL, &o, &s, &err) == STATUS_OK);
+    check(sched_create(&engine, plan->pool, plan->stats, &o, &s, &err) == STATUS_OK);
     for (uint32_t id = 0; id < GROUPS * CHOICES; id += apart ? 1 : CHOICES) {
-        struct generation *g = make(id / CHOICES * CHOICES + 1, model_info(m->model)->vocab);
+        struct generation *g = make_group(id, model_info(m->model)->vocab);
         g->id = id;
         g->sampling.choice = id % CHOICES;
         g->n_choices = apart ? 1 : CHOICES;
@@ -373,6 +389,16 @@ static int test_file(const char *path, enum kv_type type, const char *type_name)
         check(choices[0].end.logits_hash != choices[1].end.logits_hash);
         snprintf(what, sizeof(what), "kv %s, %u threads, choices", type_name, threads);
         bad += compare(choices, streams, what);
+        struct plan drafted = {.pool = m.pool,
+                               .chunk = 64,
+                               .stats = stats_writer_anonymous(),
+                               .spec = make_spec_of_choices(choices, model_info(m.model)->vocab)};
+        run_choices(&m, &drafted, false, streams);
+        snprintf(what, sizeof(what), "kv %s, %u threads, choices with drafts", type_name, threads);
+        bad += compare(choices, streams, what) +
+               (stats_value(drafted.stats, STAT_draft_accepted_total) == 0);
+        spec_free(drafted.spec);
+        stats_writer_free(drafted.stats);
         bad += test_drafts(&m, alone, type_name);
         bad += test_own_draft(&m, alone, type_name);
         session_close(&m);
