@@ -4,7 +4,8 @@
 #   make serve               nginx + worker with the default model on http://127.0.0.1:8080
 #                            (MODEL=file.gguf DRAFT=file.gguf PORT=8080 THREADS=n KV_TYPE=f16 ARGS="further worker options")
 #   make test                every test; the last line counts them (STRICT=1: a skip is a failure)
-#   make test-long           soak, load, long fuzzing, long valgrind
+#   make test-long           the same with an hour of soak, long fuzzing and valgrind, forced kernel tiers with the
+#                            default model, and times under load
 #   make install DESTDIR=    module, worker, tool, configuration
 
 BUILD ?= build

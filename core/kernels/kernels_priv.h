@@ -5,8 +5,12 @@
 
 #include "core/kernels/kernels.h"
 
-/* Each fills the slots that its tier does better; scalar fills all. */
+/* Each fills the slots that its tier does better; scalar fills all, and so does its build for CPUs with
+ * AVX and FMA. */
 void kernels_fill_scalar(struct kernels *k);
+#ifndef SCALAR_FMA
+void kernels_fill_scalar_fma(struct kernels *k);
+#endif
 void kernels_fill_avx2(struct kernels *k);
 void kernels_fill_avx512(struct kernels *k);
 void kernels_fill_amx(struct kernels *k);

@@ -304,12 +304,22 @@ static void product_q8_256(const struct matrix *w, uint32_t p0, uint32_t p1, con
     }
 }
 
-static float weight_at(enum weight_type type, const uint8_t *row, uint32_t i)
+/* Weights 16u … 16u + 15 of a row. */
+static void weights_at(enum weight_type type, const uint8_t *row, uint32_t u, float v[16])
 {
-    if (type == WEIGHT_F32)
-        return bits_to_f32(load_u32(row + 4 * (size_t)i));
-    uint16_t half = load_u16(row + 2 * (size_t)i);
-    return type == WEIGHT_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    row += (type == WEIGHT_F32 ? 64 : 32) * (size_t)u;
+    switch (type) {
+    case WEIGHT_F32:
+        memcpy(v, row, 64);
+        break;
+    case WEIGHT_F16:
+        for (uint32_t i = 0; i < 16; i++)
+            v[i] = f16_to_f32(load_u16(row + 2 * i));
+        break;
+    default:
+        for (uint32_t i = 0; i < 16; i++)
+            v[i] = bf16_to_f32(load_u16(row + 2 * i));
+    }
 }
 
 static void product_f32(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
@@ -321,9 +331,12 @@ static void product_f32(const struct matrix *w, uint32_t p0, uint32_t p1, const 
             const uint8_t *row = w->data + p * w->panel_bytes + r * row_bytes;
             for (uint32_t c = 0; c < n; c++) {
                 const float *column = acts_column(x, c0 + c);
-                float s[16] = {0};
-                for (uint32_t i = 0; i < w->units * 16; i++)
-                    s[i % 16] = fmaf(weight_at(w->type, row, i), column[i], s[i % 16]);
+                float s[16] = {0}, v[16];
+                for (uint32_t u = 0; u < w->units; u++) {
+                    weights_at(w->type, row, u, v);
+                    for (uint32_t i = 0; i < 16; i++)
+                        s[i] = fmaf(v[i], column[16 * u + i], s[i]);
+                }
                 float f = scalar_tree16(s);
                 store(y + c * ldy + (size_t)p * PANEL_ROWS + r, &f, 1, add);
             }

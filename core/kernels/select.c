@@ -41,12 +41,23 @@ static const struct {
     {HAS_PERMISSION, "the system's permission to use tiles (refused if a signal stack is too small)"},
 };
 
+static unsigned detect(void);
+
+static void fill_scalar(struct kernels *k)
+{
+    const unsigned needs = HAS_FMA | HAS_YMM;
+    if ((detect() & needs) == needs)
+        kernels_fill_scalar_fma(k);
+    else
+        kernels_fill_scalar(k);
+}
+
 static const struct {
     const char *name;
     unsigned needs;
     void (*fill)(struct kernels *k);
 } tiers[] = {
-    {"scalar", 0, kernels_fill_scalar},
+    {"scalar", 0, fill_scalar},
     {"avx2", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM, kernels_fill_avx2},
     {"avx512", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM | HAS_AVX512 | HAS_VNNI | HAS_ZMM,
      kernels_fill_avx512},

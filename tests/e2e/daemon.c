@@ -51,8 +51,17 @@ static void execute(const struct daemon *d, const char *const *arguments)
     argv[n++] = d->dir;
     argv[n++] = "--name";
     argv[n++] = "test";
-    for (unsigned i = 0; arguments[i] != NULL && i < 24; i++)
+    const char *tier = getenv("TOKENRING_TIER");
+    bool model = false, own = false;
+    for (unsigned i = 0; arguments[i] != NULL && i < 24; i++) {
+        model |= strcmp(arguments[i], "--model") == 0;
+        own |= strcmp(arguments[i], "--tier") == 0;
         argv[n++] = arguments[i];
+    }
+    if (tier != NULL && *tier != '\0' && model && !own) {
+        argv[n++] = "--tier";
+        argv[n++] = tier;
+    }
     argv[n] = NULL;
     int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log, 2);

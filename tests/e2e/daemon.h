@@ -15,7 +15,8 @@ struct daemon {
 
 /* Starts build/tokenringd with --listen, --name and --stats-dir for its own folder and these arguments (NULL ends
  * them; up to 24), and waits until the socket takes connections. TOKENRING_WRAP (a command and its arguments) stands
- * in front if it is set. Fails the test if that takes over 30 s. */
+ * in front if it is set; a --model without --tier gets TOKENRING_TIER's if that is set. Fails the test if that takes over
+ * 30 s. */
 void daemon_start(struct daemon *d, const char *const *arguments);
 /* Starts another one in the same folder; the old one must be dead. */
 void daemon_start_again(struct daemon *d, const char *const *arguments);

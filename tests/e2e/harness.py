@@ -3,7 +3,9 @@
     with Site(model=stories('F32'), kv_type='f32') as site:
         reply = site.post('/v1/completions', {'prompt': 'Once', 'max_tokens': 8})
 
-TOKENRING_WRAP in the environment goes before the worker's command line (valgrind, say).
+TOKENRING_WRAP in the environment goes before the worker's command line (valgrind, say). TOKENRING_TIER is the kernel
+tier of every worker with a model whose test doesn't choose one itself; tests with the default model, for which the slow
+tiers need minutes, then run only if TOKENRING_LONG is set too.
 
 A Site has its own folder, ports and processes and leaves nothing behind. Each test is a function test_*; main() runs
 them all and prints `ok NAME`, `not ok NAME: why` or `SKIP: NAME: why`, the form that tests/run.py counts.
@@ -23,6 +25,15 @@ class Skip(Exception):
     """What this test needs cannot be had here."""
 
 
+class Elsewhere(Exception):
+    """This test makes no sense in this run, and runs in another one: neither passed nor skipped."""
+
+
+def tier():
+    """The kernel tier that this run forces; '' if it doesn't."""
+    return os.environ.get('TOKENRING_TIER', '')
+
+
 def stories(kind='F32'):
     """The path of a stories260K file (F32, F16, Q8_0)."""
     if not shared.is_dir():
@@ -32,6 +43,8 @@ def stories(kind='F32'):
 
 def default_model():
     """The path of the default model, fetched if it has to be."""
+    if tier() and not os.environ.get('TOKENRING_LONG'):
+        raise Elsewhere('the default model in a forced tier belongs to make test-long')
     done = subprocess.run([source / 'tools/get_model.sh'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise Skip('the default model cannot be had: ' + done.stderr.strip().splitlines()[0])
@@ -200,7 +213,8 @@ http {{
         argv = [*os.environ.get('TOKENRING_WRAP', '').split(), str(build / 'tokenringd'), '--listen', f'unix:{self.socket}', '--stats-dir', str(self.dir), '--name', 'e2e']
         if self.model:
             argv += ['--model', str(self.model)]
-        for key, value in {'threads': 2, **self.options, **more}.items():
+        forced = {'tier': tier()} if self.model and tier() else {}
+        for key, value in {'threads': 2, **forced, **self.options, **more}.items():
             argv.append('--' + key.replace('_', '-') + ('' if value is True else f'={value}'))
         self.worker_log = open(self.dir / 'worker.log', 'ab')
         self.worker = subprocess.Popen(argv, stdout=self.worker_log, stderr=subprocess.STDOUT)
@@ -249,7 +263,7 @@ http {{
                         kind = AssertionError
                         self.cleanup()
                         raise AssertionError('a process did not stop on its signal')
-        if kind is not None and kind is not Skip:
+        if kind not in (None, Skip, Elsewhere):
             print('    worker: ' + self.log()[-3000:].replace('\n', '\n    '))
             with contextlib.suppress(OSError):
                 print('    nginx: ' + (self.dir / 'error.log').read_text()[-3000:].replace('\n', '\n    '))
@@ -361,6 +375,8 @@ def main():
             print(f'ok {name} ({time.time() - start:.1f} s)', flush=True)
         except Skip as why:
             print(f'SKIP: {name}: {why}', flush=True)
+        except Elsewhere as why:
+            print(f'note: {name}: {why}', flush=True)
         except Exception:
             bad += 1
             print(f'not ok {name}', flush=True)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/check.h"
+#include "core/kernels/kernels_priv.h"
 
 static const struct op *const families[] = {product_ops, attention_ops, vector_ops};
 
@@ -27,7 +28,8 @@ size_t pairs_collect(const char *tier, const char *below, struct pair *out)
     size_t n = 0;
     const struct op *op;
 
-    check(kernels_select("scalar", &scalar, NULL) == STATUS_OK);
+    kernels_fill_scalar(&scalar); /* for every CPU; tier "scalar" may be the build for FMA */
+    scalar.tier = "scalar";
     check(kernels_select(below, &low, NULL) == STATUS_OK);
     check(kernels_select(tier, &high, NULL) == STATUS_OK);
     for (size_t i = 0; (op = op_at(i)) != NULL; i++)
