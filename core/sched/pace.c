@@ -4,7 +4,7 @@
 
 #define LINE_SCALE 1024.0 /* positions */
 #define LINE_RATE 0.125   /* part of an error that one sample corrects */
-#define MARGIN_FIRST 1.15
+#define MARGIN_FIRST 1.2
 #define MARGIN_RATE 0.01
 
 void pace_init(struct pace *p, double target)

@@ -19,8 +19,8 @@
 #define PACE_CHUNK_FIRST 16u /* prompt tokens of a mixed step while nothing is measured yet */
 #define PACE_CHUNK_MIN 4u    /* those that it may always have */
 #define PACE_KEPT 0.95
-#define PACE_MARGIN_MIN 1.1 /* bounds of the room left for missed forecasts */
-#define PACE_MARGIN_MAX 1.2
+#define PACE_MARGIN_MIN 1.2 /* bounds of the room left for missed forecasts */
+#define PACE_MARGIN_MAX 1.3
 #define PACE_PROBE 32u
 #define PACE_PROBE_FIRST 3u
 #define PACE_SIZES 13

@@ -10,7 +10,7 @@ them), and what is given behind its path. All servers are up the whole time; tho
 (SIGSTOP). Every request has a prompt of its own, random from the first token on. Prints each run and, at the end, for
 each figure the median over the rounds and the ratio to the better peer. Status 1 if a ratio is not what was wanted.
 """
-import argparse, http.client, os, shlex, signal, statistics, subprocess, sys
+import argparse, http.client, os, shlex, signal, statistics, subprocess, sys, tempfile
 
 from loads import Site, bench, big_model, default_model, free_port, prompt_file, wait_for
 
@@ -26,7 +26,7 @@ class Peer:
         slots = args.clients
         argv = [program, '-m', str(model), '--host', '127.0.0.1', '--port', str(self.port), '-t', str(os.cpu_count()), '-np', str(slots),
                 '-c', str(slots * (args.prompt + args.tokens + 64)), *more]
-        self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(argv, cwd=tempfile.gettempdir(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def ready(self):
         if self.process.poll() is not None:
