@@ -20,8 +20,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
+#define UNROLL_IF_KNOWN /* clang unrolls counts that it knows, and warns of others */
 #else
 #define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL_IF_KNOWN UNROLL
 #endif
 #define GROUP 4u
 #define BLOCK 8u
@@ -151,7 +153,7 @@ INLINE void score_block(int nq, uint32_t words, uint32_t dim, const struct chunk
     UNROLL
     for (int q = 0; q < nq; q++)
         s[q][0] = s[q][1] = _mm512_set1_epi32(chunk->start[i][q]);
-    UNROLL
+    UNROLL_IF_KNOWN
     for (uint32_t w = 0; w < words; w++) {
         const __m512i k0 = _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w)), flip);
         const __m512i k1 = _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w + 64)), flip);

@@ -434,6 +434,7 @@ static int test_preemption(const char *path)
     uint64_t preempted = stats_value(plan.stats, STAT_preemptions_total);
     printf("%u pages, %llu preemptions\n", pages_total(plan.pool), (unsigned long long)preempted);
     int bad = compare(alone, streams, "kv f32, preempted") + (preempted == 0);
+    bad += stats_value(plan.stats, STAT_kv_read_bytes_total) < page;
     /* All guesses wrong: as many steps; some right: streams that end early leave room for others. */
     for (uint32_t wrong_every = 1; wrong_every <= 8; wrong_every += 7) {
         plan.spec = make_spec(alone, model_info(m.model)->vocab, wrong_every);
