@@ -152,7 +152,7 @@ def test_a_thousand_go_away():
 
 def test_waste_and_return_of_memory():
     """64 streams of 400 tokens and more: under 4 % of their pages' positions are empty; then none: memory falls to its floor."""
-    with Site(default_model(), trace_logits=True, cache_idle=2, stats_interval=50, kv_memory='3g') as site:
+    with Site(default_model(), trace_logits=True, cache_idle=2, stats_interval=50, kv_type='f16', kv_memory='3g') as site:
         wait_for('the first slab', lambda: site.stat()['kv_arena_slabs'] == 1)
         floor = site.stat()
         requests = [body(ids(380 + 7 * i, f'long {i}'), 120) for i in range(64)]

@@ -13,7 +13,7 @@ from loads import TEXT, Site, attempts, big_model, body, default_model, ids, mai
 
 PROMPT = 1500
 PROMPTS = {'default': 6, '1.1b': 4}
-KV_MEMORY = {'default': '112m', '1.1b': '224m'}  # holds the stream and a prompt or two
+KV_MEMORY = {'default': '64m', '1.1b': '112m'}  # holds the stream and a prompt or two
 ALONE = 40  # tokens of the stream between two prompts
 
 
@@ -36,8 +36,8 @@ def wait_tokens(stream, reader, n):
 
 
 def look(site, prompts):
-    fresh = [ids(PROMPT, i) for i in range(prompts + 7)]
-    for i in range(3):
+    fresh = [ids(PROMPT, i) for i in range(prompts + 8)]
+    for i in range(4):
         first_token(site, fresh.pop())
     alone_first = [seconds(first_token(site, fresh.pop())) for i in range(2)]
     stream = site.stream(TEXT, body(ids(20, 'beside'), 2000 - 20))
