@@ -4,8 +4,9 @@
 Wanted: the time between two tokens of the stream, p99 <= 3 and most <= 6 times its median without prompts; the prompts'
 time to the first token <= 2 times that without the stream. The machine's own speed changes from second to second, so the
 stream is left alone for some tokens between two prompts, and each gap counts in medians of the gaps alone before and
-after its prompt. The KV memory is small and full of cached pages when it begins, as that of a server that runs for long:
-the first use of memory costs the system's time. Steps in which the hypervisor takes the CPU away spoil a try; there are three. `make test-long` runs it.
+after its prompt. No drafts, so that a step gives one token. The KV memory is small and full of cached pages when it
+begins, as that of a server that runs for long: the first use of memory costs the system's time. Steps in which the
+hypervisor takes the CPU away spoil a try; there are three. `make test-long` runs it.
 """
 import os, socket, statistics, threading
 
@@ -73,7 +74,7 @@ def stolen():
 
 def once(kind):
     before = stolen()
-    with Site(default_model() if kind == 'default' else big_model(), kv_memory=KV_MEMORY[kind]) as site:
+    with Site(default_model() if kind == 'default' else big_model(), kv_memory=KV_MEMORY[kind], draft='none') as site:
         r = look(site, PROMPTS[kind])
     print(f"    {kind}: alone {r['alone_ms']:.2f} ms a token, {r['alone_ttft_ms']:.0f} ms to the first; beside prompts ({r['tokens']} tokens): "
           f"x{r['p50']:.2f} p50, x{r['p90']:.2f} p90, x{r['p99']:.2f} p99, x{r['most']:.2f} most; to the first x{r['ttft']:.2f} p50, "
