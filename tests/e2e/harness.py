@@ -214,7 +214,8 @@ http {{
         if self.model:
             argv += ['--model', str(self.model)]
         forced = {'tier': tier()} if self.model and tier() else {}
-        for key, value in {'threads': 2, **forced, **self.options, **more}.items():
+        # Tests count tokens, steps and reads; what drafts change of that is test_spec.py's.
+        for key, value in {'threads': 2, 'draft': 'none', **forced, **self.options, **more}.items():
             argv.append('--' + key.replace('_', '-') + ('' if value is True else f'={value}'))
         self.worker_log = open(self.dir / 'worker.log', 'ab')
         self.worker = subprocess.Popen(argv, stdout=self.worker_log, stderr=subprocess.STDOUT)
