@@ -163,6 +163,9 @@ uint32_t batch_plan(struct batch *b, struct queue *running, struct queue *waitin
     b->work = (struct pace_work){0};
     b->waits = false;
     uint32_t preempted = plan_decodes(b, running, waiting, pool, ahead);
-    plan_prefill(b, running, pool, pace_room(pace, &b->work, prefill_chunk), pace, now_ns);
+    struct pace_room room = pace_room(pace, &b->work, prefill_chunk);
+    if (b->n_drafts > 0)
+        pace_charge(pace, &room, b->work.decode_positions / b->work.decodes, b->n_drafts);
+    plan_prefill(b, running, pool, room, pace, now_ns);
     return preempted;
 }

@@ -109,6 +109,12 @@ uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t positio
     return n;
 }
 
+void pace_charge(const struct pace *p, struct pace_room *room, double position, uint32_t n)
+{
+    if (room->ns < INFINITY)
+        room->ns -= n * line_at(each_line(p), position);
+}
+
 void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns)
 {
     unsigned size = size_of(w->decodes);

@@ -57,6 +57,8 @@ void pace_init(struct pace *p, double target);
 struct pace_room pace_room(const struct pace *p, const struct pace_work *w, uint32_t most);
 /* How many of `wanted` prompt tokens from `position` on fit; their time is taken off the room. */
 uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t position, uint32_t wanted);
+/* Takes the time of n tokens that are in the step anyway (drafts to verify) off the room. */
+void pace_charge(const struct pace *p, struct pace_room *room, double position, uint32_t n);
 /* Learns from a step that took ns. */
 void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns);
 

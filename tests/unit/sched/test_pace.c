@@ -157,6 +157,24 @@ START_TEST(room_is_shared)
 }
 END_TEST
 
+/* Drafts in the step leave that much less for prompts. */
+START_TEST(drafts_take_room)
+{
+    struct pace p;
+    know(&p, 3);
+    struct pace_work w = work(1, 0, 0, 0);
+    struct pace_room room = pace_room(&p, &w, 512);
+    uint32_t all = fit(&p, 1, 512, 0);
+    pace_charge(&p, &room, 0, 10);
+    uint32_t rest = pace_fit(&p, &room, 0, 500);
+    ck_assert_uint_ge(rest + 12, all);
+    ck_assert_uint_le(rest + 9, all);
+    room = pace_room(&p, &w, 512);
+    pace_charge(&p, &room, 0, 1000);
+    ck_assert_uint_eq(pace_fit(&p, &room, 0, 500), PACE_CHUNK_MIN);
+}
+END_TEST
+
 START_TEST(outliers_count_little)
 {
     struct pace p;
@@ -175,4 +193,4 @@ START_TEST(outliers_count_little)
 END_TEST
 
 CHECK_MAIN("pace", nobody_decodes, nothing_is_measured, steps_keep_the_target, position_counts,
-           target_and_limits, more_decodes, room_is_shared, outliers_count_little)
+           target_and_limits, more_decodes, room_is_shared, drafts_take_room, outliers_count_little)
