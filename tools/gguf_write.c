@@ -141,8 +141,15 @@ enum status gguf_writer_finish(struct gguf_writer *w, enum status status, struct
     if (w->file != NULL) {
         bool fine = fflush(w->file) == 0 && ferror(w->file) == 0 && fsync(fileno(w->file)) == 0;
         int code = errno;
-        fine = fclose(w->file) == 0 && fine;
-        if (status == STATUS_OK && (!fine || rename(w->beside, w->path) != 0))
+        if (fclose(w->file) != 0 && fine) {
+            fine = false;
+            code = errno;
+        }
+        if (status == STATUS_OK && fine && rename(w->beside, w->path) != 0) {
+            fine = false;
+            code = errno;
+        }
+        if (status == STATUS_OK && !fine)
             status = error_set(err, STATUS_IO, "cannot write %s: %s", w->path, strerror(code));
         if (status != STATUS_OK)
             remove(w->beside);

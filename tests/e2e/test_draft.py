@@ -74,6 +74,16 @@ def test_stops_and_goes_on():
         assert done.returncode == 1 and 'holds no texts of this model' in done.stderr, done.stderr
 
 
+def test_time_that_the_texts_have_used_up():
+    """Nothing is left for training: it ends at once, anew and where a run goes on with fewer minutes."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, out = synth(folder), pathlib.Path(folder) / 'toy.draft.gguf'
+        done = draft('-m', model, '-o', out, *QUICK, '--minutes', 0.0001, '--keep')
+        assert done.returncode == 0 and b', 0 steps of' in out.read_bytes(), done.stderr
+        done = draft('-m', model, '-o', out, *QUICK, '--minutes', 0.0001, '--resume')
+        assert done.returncode == 0 and b', 0 steps of' in out.read_bytes(), done.stderr
+
+
 def test_requantise():
     model = stories('F16')
     with tempfile.TemporaryDirectory() as folder:
@@ -101,6 +111,8 @@ def test_refusals():
             (['-m', model, '-o', out, '--requantise', 'q9'], 2, "'q9' is no possible value"),
             (['-m', model, '-o', out, '--tokens', '900000000000'], 1, 'MiB are free'),
             (['-m', folder + '/none', '-o', out], 1, 'none'),
+            (['-m', model, '-o', model], 1, "the model's own file"),
+            (['-m', model, '-o', f'{folder}/../{pathlib.Path(folder).name}/toy.gguf', '--requantise', 'q4_0'], 1, "the model's own file"),
             (['-m', model, '-o', folder + '/none/x'], 1, 'cannot open'),
             (['-m', model, '-o', model, '--measure', '/dev/null'], 1, 'it has no token map'),
         ]:
@@ -114,4 +126,5 @@ def test_refusals():
         assert done.returncode == 1 and "architecture 'mamba'" in done.stderr, done.stderr
 
 
-main()
+if __name__ == '__main__':
+    main()

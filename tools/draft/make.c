@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -54,6 +55,7 @@ static double left(const struct run *r)
 
 static void show_time(double s)
 {
+    s = s < 0 ? 0 : s > 1e9 ? 1e9 : s;
     fprintf(stderr, "%u:%02u left\n", (unsigned)s / 60, (unsigned)s % 60);
 }
 
@@ -208,7 +210,8 @@ static double done(const struct run *r)
     const struct trainer *t = &r->trainer;
     if (r->o->steps > 0)
         return (double)t->adam.step / (double)r->o->steps;
-    return (seconds(r) - t->began) / (r->o->minutes * 60 - t->began);
+    double whole = r->o->minutes * 60 - t->began; /* none is left where the texts took it all */
+    return whole > 0 ? (seconds(r) - t->began) / whole : 1;
 }
 
 static void report(struct run *r, double loss, double tokens_per_second)
@@ -293,8 +296,16 @@ static enum status make(struct run *r, struct error *err)
     return status;
 }
 
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int draft_make(const struct draft_options *o)
 {
+    if (same_file(o->model, o->output))
+        return draft_fail("the output is the model's own file");
     struct error err = {0};
     struct run r = {.o = o, .begin = clock_ns(), .corpus = {.fd = -1}};
     struct sigaction action = {.sa_handler = on_signal};

@@ -62,7 +62,8 @@ static enum status read_map(const struct gguf *g, const struct target *t, uint32
 {
     struct gguf_array array;
     *map = NULL;
-    if (!gguf_array(g, "tokenring.draft.token_map", &array, err) || array.count == 0 ||
+    if (!gguf_array(g, "tokenring.draft.token_map", &array, err) ||
+        (array.type != GGUF_I32 && array.type != GGUF_U32) || array.count == 0 ||
         array.count > t->info.vocab)
         return error_set(err, STATUS_INVALID, "%s is no draft: it has no token map", gguf_path(g));
     *n = (uint32_t)array.count;

@@ -260,11 +260,15 @@ enum status trainer_save(const struct trainer *t, const char *path, struct error
                 fwrite(t->adam.square, sizeof(real), net->n_weights, f) == net->n_weights &&
                 fflush(f) == 0 && fsync(fileno(f)) == 0;
     int code = errno;
-    if (f != NULL && fclose(f) != 0)
+    if (f != NULL && fclose(f) != 0 && fine) {
         fine = false;
-    if (fine)
-        fine = rename(beside, path) == 0;
-    else
+        code = errno;
+    }
+    if (fine && rename(beside, path) != 0) {
+        fine = false;
+        code = errno;
+    }
+    if (!fine)
         remove(beside);
     free(beside);
     return fine ? STATUS_OK

@@ -175,6 +175,10 @@ START_TEST(resumed_is_the_same)
     fine(trainer_load(&resumed, &target, &c, in_folder("no state"), &there, &err), &err);
     ck_assert(!there);
     refused(trainer_save(&t, in_folder("none/state"), &err), &err, "cannot write");
+    ck_assert_int_eq(unlink(in_folder("state")) | mkdir(in_folder("state"), 0700), 0);
+    refused(trainer_save(&t, in_folder("state"), &err), &err, "Is a directory");
+    ck_assert_int_eq(access(in_folder("state.new"), F_OK), -1);
+    ck_assert_int_eq(rmdir(in_folder("state")), 0);
     trainer_release(&t);
     corpus_close(&c);
     drop_target(&target, &b);
@@ -224,11 +228,19 @@ START_TEST(exported_student)
         ck_assert(guesses[i] == 1 || guesses[i] == 5 || guesses[i] == 6 || guesses[i] == 50 ||
                   guesses[i] == 96);
     refused(export_student(&s, in_folder("none/x"), layers, "", &err), &err, "cannot write");
+    refused(export_student(&s, folder, layers, "", &err), &err, "Is a directory");
     student_release(&back);
     student_release(&s);
 
     struct gguf_writer w = {0};
     gguf_write_text(&w, "general.architecture", "llama");
+    fine(gguf_writer_finish(&w, gguf_writer_begin(&w, in_folder("plain.gguf"), &err), &err), &err);
+    refused(student_read(&back, &target, in_folder("plain.gguf"), 16, &err), &err,
+            "it has no token map");
+    w = (struct gguf_writer){0};
+    gguf_write_text(&w, "general.architecture", "llama");
+    gguf_write_array(&w, "tokenring.draft.token_map", GGUF_STRING, 1);
+    gguf_write_element(&w, "1");
     fine(gguf_writer_finish(&w, gguf_writer_begin(&w, in_folder("plain.gguf"), &err), &err), &err);
     refused(student_read(&back, &target, in_folder("plain.gguf"), 16, &err), &err,
             "it has no token map");
