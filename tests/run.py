@@ -170,7 +170,7 @@ def step_fuzz():
 
 def step_load():
     """Times under load: only where there is time for several tries."""
-    for name in ('pace', 'crowd') if args.long else ():
+    for name in ('pace', 'crowd', 'outside') if args.long else ():
         command(name, ['python3', f'tests/long/{name}.py'], timeout=1800)
 
 
