@@ -77,6 +77,8 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
         return;
     }
     keep = best_count(c, texts, n, budget, &any);
+    if (c->probes && !any)
+        c->since_probe = 0;
     if (c->account < 0)
         keep = 0;
     if (keep == 0 && any && may_probe(c, cost_of(&c->step, n + 1) - cost_of(&c->step, n))) {
@@ -84,9 +86,10 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
         c->since_probe = 0;
     }
     cut(c, texts, n, keep);
+    c->probes = false;
 }
 
-bool controller_wants_model(const struct controller *c, const struct draft_text *t, uint32_t n,
+bool controller_wants_model(struct controller *c, const struct draft_text *t, uint32_t n,
                             uint32_t place, double chance)
 {
     double alone = cost_of(&c->step, n), pass = cost_of(&c->model, n) / n;
@@ -109,7 +112,9 @@ bool controller_wants_model(const struct controller *c, const struct draft_text 
         if (gain > spent * CONTROLLER_MARGIN)
             return c->account >= 0;
     }
-    return may_probe(c, row);
+    if (c->probes || !may_probe(c, row))
+        return false;
+    return c->probes = true;
 }
 
 void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uint32_t emitted,

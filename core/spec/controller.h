@@ -39,6 +39,7 @@ struct controller {
     struct acceptance all; /* of all requests */
     double account;        /* ns; see above */
     bool begun;            /* the account has had its start */
+    bool probes;           /* the draft model was asked on trial, for one text of this step */
     uint32_t since_probe;  /* steps */
     uint32_t drafted_in_a_row; /* steps */
 };
@@ -49,7 +50,7 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
 
 /* Whether the draft model is worth a pass for n texts whose best draft so far is of `chance` each:
  * its guesses would be at place `place`. Part of drafter.propose. */
-bool controller_wants_model(const struct controller *c, const struct draft_text *t, uint32_t n,
+bool controller_wants_model(struct controller *c, const struct draft_text *t, uint32_t n,
                             uint32_t place, double chance);
 
 /* A step of n texts with n_drafted tokens took ns; in it, emitted tokens came out. draft_ns was
