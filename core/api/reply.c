@@ -276,8 +276,12 @@ void api_keepalive(struct buffer *out)
 
 void api_reply_keepalive(struct api_reply *r, struct buffer *out)
 {
-    struct api_choice *c = &r->choices[0];
+    uint32_t k = 0;
     check(r->stream);
+    /* Of a choice that goes on: behind its finish reason nothing comes. */
+    while (k + 1 < r->n_choices && r->choices[k].ended)
+        k++;
+    struct api_choice *c = &r->choices[k];
     if (r->endpoint == API_CHAT && !r->started) {
         start(r, out);
         return;

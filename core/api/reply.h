@@ -117,8 +117,8 @@ void api_reply_finish(struct api_reply *r, const struct api_totals *totals, stru
 
 /* A comment that keeps an idle stream alive: ": keepalive" and an empty line. */
 void api_keepalive(struct buffer *out);
-/* The same as data, for clients that take no notice of comments: a chunk of the first choice with
- * nothing in it; in a chat that has not begun, the role chunks. Streaming only. */
+/* The same as data, for clients that take no notice of comments: a chunk with nothing in it of
+ * the first choice that goes on; in a chat that has not begun, the role chunks. Streaming only. */
 void api_reply_keepalive(struct api_reply *r, struct buffer *out);
 
 #endif

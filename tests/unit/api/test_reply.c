@@ -311,6 +311,11 @@ START_TEST(keepalives_as_data)
     buffer_clear(&out);
     token('b', -1, "b"); /* what waited is still there */
     ck_assert_ptr_nonnull(strstr(out.ptr, "{\"token\":\"a\""));
+    api_reply_end(&reply, 0, API_FINISH_STOP, slice_of(""), &totals, &out);
+    buffer_clear(&out);
+    api_reply_keepalive(&reply, &out); /* nothing behind a finish reason */
+    ck_assert_str_eq(out.ptr, DELTA("1", "", "null") "}\n\n");
+    buffer_clear(&out);
     api_reply_release(&reply);
     buffer_clear(&out);
     request.endpoint = API_COMPLETIONS;
