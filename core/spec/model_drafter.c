@@ -83,6 +83,8 @@ static struct view *look(struct model_drafter *d, struct draft_text *t)
         if (t->tokens[end] != v->guesses[i])
             break;
     v->n_guesses = 0;
+    /* A text that did not grow, because its sequence was left out of a step: its last token again. */
+    end = end < t->n_tokens ? end : t->n_tokens - 1;
     v->n_fed = end - v->start;
     if (t->n_tokens - end > DRAFT_WINDOW || t->n_tokens + DRAFT_MAX - v->start > d->context ||
         v->n_fed == 0) {
