@@ -30,7 +30,7 @@ void verify_leave(struct sched *s, struct sequence *q)
 
 void verify_propose(struct sched *s)
 {
-    uint32_t n = 0, room = s->batch.max_tokens;
+    uint32_t n = 0, room = s->batch.max_tokens; /* beside all that decode, drafted for or not */
     bool alone = true;
     if (s->options.spec == NULL)
         return;
@@ -40,13 +40,13 @@ void verify_propose(struct sched *s)
         if (q->paused)
             continue;
         alone &= q->state == SEQUENCE_DECODE;
+        room -= q->state == SEQUENCE_DECODE;
         if (q->state != SEQUENCE_DECODE || q->draft == NULL)
             continue;
         show_text(q);
         s->texts[n++] = q->draft;
     }
-    uint32_t budget = room > n ? room - n : 0;
-    budget = budget < SPEC_STEP_MAX ? budget : SPEC_STEP_MAX;
+    uint32_t budget = room < SPEC_STEP_MAX ? room : SPEC_STEP_MAX;
     spec_propose(s->options.spec, s->texts, n, alone ? budget : 0);
 }
 

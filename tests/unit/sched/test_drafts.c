@@ -212,6 +212,37 @@ START_TEST(little_memory_makes_drafts_short_not_wrong)
 }
 END_TEST
 
+/* As many as a step has tokens run; for the first alone is anything guessed. */
+START_TEST(guesses_find_room_beside_all_that_decode)
+{
+    static struct harness h;
+    uint32_t none = FAKE_VOCAB;
+    struct spec *spec = make_spec(1000000, 0);
+    struct sched_options o = {.max_queue = FAKE_MAX_TOKENS,
+                              .max_running = FAKE_MAX_TOKENS,
+                              .itl_target = 1000,
+                              .spec = spec,
+                              .eog = &none,
+                              .n_eog = 1};
+    harness_init(&h, o, 64 << 20, 256, 2);
+    h.fake.rewrites = true;
+    harness_gate(&h);
+    for (uint64_t id = 0; id < FAKE_MAX_TOKENS; id++) {
+        struct generation *g = harness_generation(id, 1, 200);
+        g->no_drafts = id > 0;
+        harness_submit(&h, g);
+    }
+    harness_open(&h);
+    harness_until_ended(&h, FAKE_MAX_TOKENS);
+    ck_assert_uint_eq(h.fake.most_sequences, FAKE_MAX_TOKENS);
+    for (uint64_t id = 0; id < FAKE_MAX_TOKENS; id++)
+        ck_assert_uint_eq(h.streams[id].n, 200);
+    harness_expect_greedy(&h, 0, 1);
+    finish(&h, spec);
+}
+END_TEST
+
 CHECK_MAIN("drafts", right_guesses_save_steps_to_the_last_token, wrong_guesses_change_nothing,
            an_end_token_among_the_guesses_ends, a_guess_that_breaks_the_numbers_is_undone,
-           a_pause_and_a_cancel_hold_at_the_next_step, little_memory_makes_drafts_short_not_wrong)
+           a_pause_and_a_cancel_hold_at_the_next_step, little_memory_makes_drafts_short_not_wrong,
+           guesses_find_room_beside_all_that_decode)
