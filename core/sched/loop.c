@@ -192,13 +192,35 @@ static void obey(struct sched *s, const struct command *c)
     }
 }
 
+/* Whether a turn's events fit the queue whatever happens: an end for each generation that lives;
+ * STARTED, TOKEN and DONE for all that may run, TOKEN for their drafts. Counted are generations, not
+ * sequences: of choices that were put back more may wait than ever run, and they end by one event. */
+static bool has_room(struct sched *s)
+{
+    return spsc_room(&s->events) > s->by_id.count + 3 * s->options.max_running +
+                                       (s->options.spec != NULL ? SPEC_STEP_MAX : 0) + 1;
+}
+
+/* Each command makes one event at most, but for STOP, after which nothing lives. What finds no room
+ * stays for the next turn. */
 static void take_commands(struct sched *s)
 {
-    struct letter *letter = mailbox_take(&s->commands);
+    if (s->letters == NULL)
+        s->letters = mailbox_take(&s->commands);
+    while (s->letters != NULL && has_room(s)) {
+        struct command *c = (struct command *)s->letters;
+        s->letters = s->letters->next;
+        obey(s, c);
+        free(c);
+    }
+}
+
+static void drop_letters(struct letter *letter)
+{
     while (letter != NULL) {
         struct command *c = (struct command *)letter;
         letter = letter->next;
-        obey(s, c);
+        generation_free(c->generation);
         free(c);
     }
 }
@@ -206,13 +228,8 @@ static void take_commands(struct sched *s)
 /* Frees everything that lives or was sent, without a word. */
 static void drop_all(struct sched *s)
 {
-    struct letter *letter = mailbox_take(&s->commands);
-    while (letter != NULL) {
-        struct command *c = (struct command *)letter;
-        letter = letter->next;
-        generation_free(c->generation);
-        free(c);
-    }
+    drop_letters(s->letters);
+    drop_letters(mailbox_take(&s->commands));
     struct sequence *q;
     while ((q = queue_first(&s->running)) != NULL || (q = queue_first(&s->waiting)) != NULL) {
         remove_sequence(s, q);
@@ -470,8 +487,8 @@ static void rest(struct sched *s)
     show_counts(s);
     show_waste(s);
     doorbell_arm(&s->bell);
-    if (atomic_load(&s->commands.top) == NULL && !atomic_load(&s->pages_came) &&
-        !atomic_load(&s->quit))
+    if (s->letters == NULL && atomic_load(&s->commands.top) == NULL &&
+        !atomic_load(&s->pages_came) && !atomic_load(&s->quit))
         doorbell_wait(&s->bell, SLEEP_MS);
     doorbell_disarm(&s->bell);
 }
@@ -497,15 +514,6 @@ static void trim(struct sched *s)
     if (s->cache != NULL)
         prefix_cache_expire(s->cache, now, s->options.cache_idle_ns);
     pages_trim(s->pool, now, TRIM_IDLE_NS);
-}
-
-/* Whether a turn's events fit the queue whatever happens: an end for all that live or may be
- * submitted and cancelled at once; STARTED, TOKEN and DONE for all that may run, TOKEN for their drafts. */
-static bool has_room(struct sched *s)
-{
-    uint32_t living = s->running.count + s->waiting.count;
-    return spsc_room(&s->events) > living + s->options.max_queue + 3 * s->options.max_running +
-                                       (s->options.spec != NULL ? SPEC_STEP_MAX : 0) + 1;
 }
 
 static void turn(struct sched *s)

@@ -2,6 +2,7 @@
  * it fails a position that is fed twice or read before it was fed, and its tokens depend on the whole
  * text. */
 #include <check.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -400,6 +401,39 @@ START_TEST(what_waits_or_decodes_is_not_kept_when_abandoned)
 }
 END_TEST
 
+/* Choices whose client does not read are put back, so in the end far more of them wait than ever run at
+ * a time. (6 s: the scheduler looks for them once a second.) */
+START_TEST(many_choices_that_wait_stop_nobody)
+{
+    enum { GROUPS = 8, CHOICES_EACH = 120 };
+    struct sched_options o = {
+        .max_queue = 12, .max_running = CHOICES_EACH, .pause_limit_ns = 1, .no_cache = true};
+    harness_init(&h, o, 8 * MIB, SMALL_PAGE, 2);
+    struct error err = {0};
+    bool paused[GROUPS] = {false};
+    for (uint64_t id = 0; id < GROUPS; id++) {
+        struct generation *g = harness_choices(id, 4, 2000, CHOICES_EACH, id);
+        ck_assert_int_eq(sched_submit(h.sched, g, NULL, &err), STATUS_OK);
+    }
+    for (unsigned n_paused = 0, n_ended = 0; n_ended < GROUPS;) {
+        struct pollfd p = {.fd = sched_event_fd(h.sched), .events = POLLIN};
+        struct sched_event e;
+        ck_assert_msg(poll(&p, 1, 5000) == 1, "no event for 5 s; %u groups paused", n_paused);
+        while (sched_next_event(h.sched, &e)) {
+            if (e.kind == SCHED_TOKEN && !paused[e.id]) {
+                paused[e.id] = true;
+                sched_pause(h.sched, e.id, true);
+                n_paused++;
+                for (uint64_t id = 0; id < GROUPS && n_paused == GROUPS; id++)
+                    sched_cancel(h.sched, id);
+            }
+            n_ended += e.kind == SCHED_FAILED;
+        }
+    }
+    harness_release(&h);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tc = tcase_create("choices");
@@ -417,6 +451,7 @@ int main(void)
     tcase_add_loop_test(tc, random_aborts_leave_nothing_behind, 0, 2);
     tcase_add_test(tc, an_abandoned_prompt_goes_into_the_cache);
     tcase_add_test(tc, what_waits_or_decodes_is_not_kept_when_abandoned);
+    tcase_add_test(tc, many_choices_that_wait_stop_nobody);
     tcase_set_timeout(tc, 60);
     Suite *suite = suite_create("sched choices");
     suite_add_tcase(suite, tc);
