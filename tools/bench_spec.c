@@ -28,6 +28,7 @@
 
 #define CLASSES_MAX 16
 #define STREAMS_MAX 64
+#define CONTEXT 2048u
 
 struct prompt {
     unsigned class;
@@ -97,11 +98,35 @@ static bool read_prompts(struct run *r)
         struct prompt *p = &r->prompts[r->n_prompts++];
         *p = (struct prompt){.class = class_of(r, class), .n = (uint32_t)json_array_size(ids)};
         p->tokens = xreallocarray(NULL, p->n, sizeof(*p->tokens));
-        json_array_foreach(ids, i, id) p->tokens[i] = (uint32_t)json_integer_value(id);
+        json_array_foreach(ids, i, id)
+        {
+            json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+            p->tokens[i] = value < 0 || value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+        }
     }
     free(line);
     fclose(f);
     return r->n_prompts > 0;
+}
+
+/* Whether the model can take all prompts and make its tokens behind them. */
+static bool prompts_suit(const struct run *r, struct error *err)
+{
+    uint32_t vocab = model_info(r->session.model)->vocab;
+    for (uint32_t i = 0; i < r->n_prompts; i++) {
+        const struct prompt *p = &r->prompts[i];
+        if (p->n > CONTEXT || p->n + r->n > CONTEXT) {
+            error_set(err, STATUS_INVALID, "prompt %u has %u tokens; with %u behind it at most %u are possible", i + 1, p->n, r->n,
+                      CONTEXT - r->n);
+            return false;
+        }
+        for (uint32_t k = 0; k < p->n; k++)
+            if (p->tokens[k] >= vocab) {
+                error_set(err, STATUS_INVALID, "prompt %u: its token %u is none of the model's %u", i + 1, k, vocab);
+                return false;
+            }
+    }
+    return true;
 }
 
 struct answer {
@@ -251,8 +276,8 @@ static bool open_draft(struct run *r, struct error *err)
 
 static bool open_all(struct run *r, struct error *err)
 {
-    struct session_options options = {.path = r->path, .tier = r->tier, .threads = r->threads, .context = 2048,
-                                      .positions = (uint64_t)(r->streams + 1) * 2048, .max_tokens = 256};
+    struct session_options options = {.path = r->path, .tier = r->tier, .threads = r->threads, .context = CONTEXT,
+                                      .positions = (uint64_t)(r->streams + 1) * CONTEXT, .max_tokens = 256};
     if (session_open(&r->session, &options, err) != STATUS_OK || tokenizer_load(r->session.gguf, &r->tokenizer, err) != STATUS_OK)
         return false;
     r->eog = xreallocarray(NULL, tokenizer_n_vocab(r->tokenizer), sizeof(*r->eog));
@@ -265,7 +290,7 @@ static bool open_all(struct run *r, struct error *err)
     if (r->draft_path != NULL && !open_draft(r, err))
         return false;
     struct sched_engine engine = sched_engine_of(r->session.model, &r->session.kernels, r->session.team);
-    struct sched_options o = {.context = 2048, .prefill_chunk = 128, .max_queue = STREAMS_MAX, .max_running = STREAMS_MAX,
+    struct sched_options o = {.context = CONTEXT, .prefill_chunk = 128, .max_queue = STREAMS_MAX, .max_running = STREAMS_MAX,
                               .no_cache = true, .trace_logits = true, .spec = r->spec, .eog = r->eog, .n_eog = r->n_eog};
     return sched_create(&engine, r->session.pool, NULL, &o, &r->sched, err) == STATUS_OK;
 }
@@ -362,7 +387,7 @@ int bench_spec(int argc, char **argv)
         fprintf(stderr, "tokenring bench spec: no prompts in %s\n", r.prompts_path);
         return 1;
     }
-    bool ok = open_all(&r, &err);
+    bool ok = open_all(&r, &err) && prompts_suit(&r, &err);
     if (!ok)
         fprintf(stderr, "tokenring bench spec: %s\n", err.text);
     for (uint32_t round = 0; ok && round < r.repeats; round++)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Drafts change no byte of an answer, and are told of: usage, timings, statistics, log, variables."""
-import subprocess
+import json, pathlib, subprocess, tempfile
 
 from harness import Site, build, default_model, main, stories, together, wait_for
 
@@ -64,6 +64,19 @@ def test_drafts_are_told_of():
 def test_a_draft_that_does_not_suit_is_refused():
     done = subprocess.run([build / 'tokenringd', '-t', '--model', default_model(), '--draft', stories()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode != 0 and '512' in done.stdout and '49152' in done.stdout, done.stdout
+
+
+def test_bench_names_what_is_wrong_with_a_prompt():
+    with tempfile.TemporaryDirectory() as folder:
+        model, prompts = pathlib.Path(folder) / 'toy.gguf', pathlib.Path(folder) / 'prompts'
+        subprocess.run([build / 'tokenring', 'synth', '-o', model, '--layers', '1', '--dim', '64', '--ffn', '96', '--heads', '4', '--kv-heads', '2',
+                        '--vocab', '300', '--context', '2048', '--type', 'q8_0', '--tied'], check=True)
+        for ids, words in (([1, 5] * 4, None), ([1, 2, 300], 'token 2 is none of the model'), ([1, -1], 'token 1 is none'), ([1, 2**32 + 5], 'token 1 is none'),
+                           ([1] * 2041, '2041 tokens'), ([1] * 2040, None)):
+            prompts.write_text(json.dumps({'class': 'a', 'prompt_tokens': [7]}) + '\n' + json.dumps({'class': 'a', 'prompt_tokens': ids}) + '\n')
+            done = subprocess.run([build / 'tokenring', 'bench', 'spec', '-m', model, '-p', prompts, '-n', '8'], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, timeout=100)
+            assert done.returncode == (words is not None) and (words or '') in done.stderr, (ids[:3], done)
 
 
 if __name__ == '__main__':
