@@ -1,5 +1,7 @@
 #include "core/spec/controller.h"
 
+/* With more texts than that a row costs more of a step than a guess of a small model brings. */
+#define MODEL_TEXTS 8u
 #define MODEL_FIRST 0.1 /* a pass of the draft model in steps, before it is measured */
 
 static double chance_of(const struct controller *c, const struct draft_text *t, uint32_t place)
@@ -98,7 +100,7 @@ bool controller_wants_model(struct controller *c, const struct draft_text *t, ui
     if (c->model.level == 0)
         pass = MODEL_FIRST * cost_of(&c->step, 1);
     double row = (cost_of(&c->step, n + 1) - alone) + pass;
-    if (c->step.level == 0 || c->drafted_in_a_row >= CONTROLLER_REFRESH)
+    if (c->step.level == 0 || n > MODEL_TEXTS || c->drafted_in_a_row >= CONTROLLER_REFRESH)
         return false;
     if (place > 0) /* a further token must bring more than its time would without it */
         return chance * acceptance_of_model(&c->all, &t->mine, place) * alone >
