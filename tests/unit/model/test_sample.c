@@ -213,15 +213,16 @@ START_TEST(extreme_temperatures)
 }
 END_TEST
 
-/* χ² of draws over the positions of one seed against the softmax; 15 degrees of freedom. A sound
- * sampler passes 60 with probability 1 − 2e-7. */
-static double chi_square(struct sampler *s, const struct sample_params *p, const float *row,
-                         const double *want, uint32_t n)
+/* χ² of draws over the positions of one seed against the softmax; 15 degrees of freedom at most. A
+ * sound sampler passes 60 with probability 1 − 2e-7. */
+static double chi_square(struct sampler *s, const struct sample_params *p,
+                         const struct sample_state *past, const uint64_t *allowed,
+                         const float *row, const double *want, uint32_t n)
 {
     enum { DRAWS = 100000 };
     uint32_t *count = xcalloc(n, sizeof *count);
     for (uint32_t i = 0; i < DRAWS; i++)
-        count[sampler_draw(s, p, NULL, NULL, row, i)]++;
+        count[sampler_draw(s, p, past, allowed, row, i)]++;
     double chi = 0;
     for (uint32_t i = 0; i < n; i++) {
         double expected = want[i] * DRAWS;
@@ -234,30 +235,88 @@ static double chi_square(struct sampler *s, const struct sample_params *p, const
     return chi;
 }
 
-START_TEST(draws_follow_the_softmax)
+/* Scales the kept numbers to a sum of 1 and returns the largest. */
+static double normalise(double *p, uint32_t n)
+{
+    double sum = 0, max = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += p[i];
+    for (uint32_t i = 0; i < n; i++)
+        max = fmax(max, p[i] /= sum);
+    return max;
+}
+
+/* Keeps the largest of p, in falling order, until `most` are kept or their sum reaches `mass`. */
+static void keep_largest(double *p, uint32_t n, uint32_t most, double mass)
+{
+    double sum = 0;
+    bool kept[64] = {false};
+    for (uint32_t k = 0; k < most && sum < mass; k++) {
+        uint32_t best = n;
+        for (uint32_t i = 0; i < n; i++)
+            if (!kept[i] && (best == n || p[i] > p[best]))
+                best = i;
+        kept[best] = true;
+        sum += p[best];
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!kept[i])
+            p[i] = 0;
+}
+
+/* Every combination of top_k, top_p, min_p, mask, and bias with penalties: _i names it by its bits. */
+START_TEST(draws_follow_the_filtered_softmax)
 {
     enum { N = 16 };
+    const struct logit_bias bias[] = {{3, 1.5f}, {7, -2}};
+    const uint64_t allowed = 0xdfbe;
     float row[N];
-    double want[N], sum = 0, max = 0;
+    double want[N];
     struct sampler *s = sampler_create(&kernels, N);
     struct sample_params p = sample_params_default();
+    struct sample_state past = {0};
+    bool masked = _i & 8, penalised = _i & 16;
     fill(row, N, 1);
-    p.seed = 20260101;
+    p.seed = 20260101 + (uint64_t)_i;
     p.temperature = 0.8f;
+    p.top_k = _i & 1 ? 9 : 0;
+    p.top_p = _i & 2 ? 0.85f : 1;
+    p.min_p = _i & 4 ? 0.15f : 0;
     for (uint32_t i = 0; i < N; i++)
-        sum += want[i] = exp((double)row[i] / (double)p.temperature);
+        want[i] = (double)row[i];
+    if (penalised) {
+        p.bias = bias;
+        p.n_bias = 2;
+        p.repetition_penalty = 1.3f;
+        p.presence_penalty = 0.4f;
+        p.frequency_penalty = 0.3f;
+        sample_state_add(&past, &p, 2, false);
+        sample_state_add(&past, &p, 5, true);
+        sample_state_add(&past, &p, 5, true);
+        want[3] += 1.5;
+        want[7] -= 2;
+        want[2] = want[2] > 0 ? want[2] / (double)p.repetition_penalty
+                              : want[2] * (double)p.repetition_penalty;
+        want[5] = want[5] > 0 ? want[5] / (double)p.repetition_penalty
+                              : want[5] * (double)p.repetition_penalty;
+        want[5] -= 0.4 + 2 * 0.3;
+    }
     for (uint32_t i = 0; i < N; i++)
-        max = fmax(max, want[i] /= sum);
-    ck_assert_double_le(chi_square(s, &p, row, want, N), 60);
-
-    /* min_p 0.3: what is below is never drawn, the rest keeps its proportions. */
-    p.min_p = 0.3f;
-    sum = 0;
+        want[i] = masked && !(allowed >> i & 1) ? 0 : exp(want[i] / (double)p.temperature);
+    normalise(want, N);
+    if (p.top_k > 0)
+        keep_largest(want, N, p.top_k, 2);
+    normalise(want, N);
+    if (p.top_p < 1)
+        keep_largest(want, N, N, (double)p.top_p);
+    double max = normalise(want, N);
     for (uint32_t i = 0; i < N; i++)
-        sum += want[i] = want[i] >= 0.3 * max ? want[i] : 0;
-    for (uint32_t i = 0; i < N; i++)
-        want[i] /= sum;
-    ck_assert_double_le(chi_square(s, &p, row, want, N), 60);
+        want[i] = want[i] >= (double)p.min_p * max ? want[i] : 0;
+    normalise(want, N);
+    ck_assert_double_le(chi_square(s, &p, penalised ? &past : NULL, masked ? &allowed : NULL, row,
+                                   want, N),
+                        60);
+    sample_state_release(&past);
     sampler_free(s);
 }
 END_TEST
@@ -383,7 +442,7 @@ int main(void)
     tcase_add_test(c, math);
     tcase_add_test(c, filters_against_brute_force);
     tcase_add_test(c, extreme_temperatures);
-    tcase_add_test(c, draws_follow_the_softmax);
+    tcase_add_loop_test(c, draws_follow_the_filtered_softmax, 0, 32);
     tcase_add_test(c, greedy_and_mask);
     tcase_add_test(c, penalties);
     tcase_add_test(c, logprobs);
