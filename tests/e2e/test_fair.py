@@ -51,7 +51,7 @@ def test_tenants_and_salts_share_no_pages():
 
 def test_important_ones_come_first():
     with Site(default_model(), max_running=1, location='tokenring_priority $http_x_priority;') as site:
-        first = site.stream(TEXT, body(ids(5), 60)).read_all(lambda s: len(s.events) >= 2)
+        first = site.stream(TEXT, body(ids(5), 250)).read_all(lambda s: len(s.events) >= 2)
         ended = []
 
         def ask(i, priority):
