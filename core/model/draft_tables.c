@@ -65,7 +65,11 @@ enum status draft_tables_head(struct draft_tables *t, uint32_t cols, struct matr
     if (!weight_type_from_gguf(table->type, &type))
         return error_set(err, STATUS_UNSUPPORTED, "the draft's head has type %s",
                          tensor_type_name(table->type));
-    uint32_t n = t->map != NULL ? t->n_map : (uint32_t)table->dims[1];
+    uint64_t vocab = gguf_tensor(t->source, "token_embd.weight")->dims[1];
+    if (t->map == NULL && table->dims[1] != vocab)
+        return error_set(err, STATUS_CORRUPT, "the draft's head has %llu rows for %llu tokens",
+                         (unsigned long long)table->dims[1], (unsigned long long)vocab);
+    uint32_t n = t->map != NULL ? t->n_map : (uint32_t)vocab;
     struct error why = {0};
     if (table->n_dims != 2 || table->dims[0] != cols || matrix_init(m, type, n, cols, NULL, &why))
         return error_set(err, STATUS_UNSUPPORTED, "the draft's head: rows of %llu numbers, not %u",

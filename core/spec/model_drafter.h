@@ -26,7 +26,7 @@ struct model;
 struct pages;
 
 /* model: loaded with the target named, DRAFT_STEP_TOKENS and a context of DRAFT_CONTEXT or the draft's, if that
- * is less. All are borrowed. */
+ * is less, but of DRAFT_WINDOW + DRAFT_MAX at least. All are borrowed. */
 struct drafter *model_drafter(struct model *model, const struct kernels *kernels,
                               struct pages *pool, uint32_t max_pages);
 

@@ -53,6 +53,10 @@ static enum status inspect_draft(struct engine *e, struct error *err)
     status = model_inspect_draft(d->gguf, e->gguf, &d->info, &why);
     if (status != STATUS_OK)
         return error_set(err, status, "option draft: %s: %s", e->options->draft, why.text);
+    if (d->info.context < DRAFT_WINDOW + DRAFT_MAX)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "option draft: %s: a context of %u is too short, %u are needed",
+                         e->options->draft, d->info.context, DRAFT_WINDOW + DRAFT_MAX);
     return kv_geometry_init(&d->geometry, e->geometry.type, d->info.layers, d->info.kv_heads,
                             d->info.head_size, err);
 }

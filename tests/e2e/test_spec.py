@@ -64,6 +64,12 @@ def test_drafts_are_told_of():
 def test_a_draft_that_does_not_suit_is_refused():
     done = subprocess.run([build / 'tokenringd', '-t', '--model', default_model(), '--draft', stories()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode != 0 and '512' in done.stdout and '49152' in done.stdout, done.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        # No room for its window and a draft behind it.
+        short = pathlib.Path(folder) / 'short.gguf'
+        subprocess.run([build / 'tokenring', 'synth', '-o', short, '--layers', '1', '--dim', '64', '--ffn', '64', '--heads', '2', '--kv-heads', '1', '--vocab', '320', '--context', '79'], check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run([build / 'tokenringd', '-t', '--model', short, '--draft', short], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode != 0 and 'context of 79' in done.stdout, done.stdout
 
 
 def test_bench_names_what_is_wrong_with_a_prompt():

@@ -753,6 +753,32 @@ START_TEST(bad_weights)
 }
 END_TEST
 
+/* A draft's head is not planned with its other weights, but its rows are the vocabulary's, too. */
+START_TEST(a_draft_with_another_head)
+{
+    struct toy t = mixed_toy();
+    struct gguf_builder builder, short_builder;
+    struct gguf *target = toy_open(&t, &builder);
+    t.tied = false;
+    t.misfit = "output.weight";
+    struct gguf *draft = toy_open(&t, &short_builder);
+    struct kernels kernels;
+    struct team *team;
+    struct model *model;
+    struct error err = {0};
+    ck_assert_int_eq(kernels_select(NULL, &kernels, &err), STATUS_OK);
+    ck_assert_int_eq(team_create(1, 0, &team, &err), STATUS_OK);
+    struct model_options options = {.kernels = &kernels, .team = team, .target = target};
+    ck_assert_int_eq(model_load(draft, &options, &model, &err), STATUS_CORRUPT);
+    ck_assert_msg(strstr(err.text, "98 rows for 97 tokens") != NULL, "%s", err.text);
+    team_free(team);
+    gguf_free(draft);
+    gguf_free(target);
+    builder_release(&short_builder);
+    builder_release(&builder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("model");
@@ -771,6 +797,7 @@ int main(void)
     tcase_add_test(c, failure_stays_in_its_sequence);
     tcase_add_test(c, progress_and_cancel);
     tcase_add_test(c, bad_weights);
+    tcase_add_test(c, a_draft_with_another_head);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
