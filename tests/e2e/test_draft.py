@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """`tokenring draft` from nothing but a model's file: texts, training, export, measuring, stopping and going on."""
-import json, pathlib, random, re, signal, struct, subprocess, tempfile, time
+import hashlib, json, pathlib, random, re, signal, subprocess, tempfile
 
-from harness import build, main, stories, wait_for
+from harness import Skip, build, main, source, stories
 
 QUICK = ['--tokens', 6000, '--head-tokens', 256, '--slots', 16, '-t', 1]
 
@@ -124,6 +124,20 @@ def test_refusals():
         model.write_bytes(bytes_)
         done = draft('-m', model, '-o', out)
         assert done.returncode == 1 and "architecture 'mamba'" in done.stderr, done.stderr
+
+
+def test_committed_drafts():
+    """conf/drafts: small, for the default model, licensed, and what its README says."""
+    drafts = list((source / 'conf/drafts').glob('*.gguf'))
+    if not drafts:
+        raise Skip('no draft is committed')
+    target = re.search(r'^sha256=(\w{64})$', (source / 'tools/get_model.sh').read_text(), re.M).group(1)
+    readme = (source / 'conf/drafts/README.md').read_text()
+    for path in drafts:
+        content = path.read_bytes()
+        assert len(content) <= 6 << 20, path
+        assert hashlib.sha256(content).hexdigest() in readme and path.name in readme, path
+        assert target.encode() in content and b'general.license' in content and b'apache-2.0' in content.lower(), path
 
 
 if __name__ == '__main__':
