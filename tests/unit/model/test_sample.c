@@ -216,8 +216,8 @@ END_TEST
 /* χ² of draws over the positions of one seed against the softmax; 15 degrees of freedom at most. A
  * sound sampler passes 60 with probability 1 − 2e-7. */
 static double chi_square(struct sampler *s, const struct sample_params *p,
-                         const struct sample_state *past, const uint64_t *allowed,
-                         const float *row, const double *want, uint32_t n)
+                         const struct sample_state *past, const uint64_t *allowed, const float *row,
+                         const double *want, uint32_t n)
 {
     enum { DRAWS = 100000 };
     uint32_t *count = xcalloc(n, sizeof *count);
@@ -313,9 +313,8 @@ START_TEST(draws_follow_the_filtered_softmax)
     for (uint32_t i = 0; i < N; i++)
         want[i] = want[i] >= (double)p.min_p * max ? want[i] : 0;
     normalise(want, N);
-    ck_assert_double_le(chi_square(s, &p, penalised ? &past : NULL, masked ? &allowed : NULL, row,
-                                   want, N),
-                        60);
+    ck_assert_double_le(
+        chi_square(s, &p, penalised ? &past : NULL, masked ? &allowed : NULL, row, want, N), 60);
     sample_state_release(&past);
     sampler_free(s);
 }
