@@ -9,6 +9,10 @@
  *   append    makes the next positions writable. A last page that is partly used and shared is copied first.
  *   truncate  drops whole pages past the new end; leaves bytes; never writes to or copies a page.
  *   fork      a second table with the same pages, one more reference each.
+ * Over a pool with open pages (open_pages.h), the table holds one beside each page from open_first on: those that were
+ * appended to and may yet be read in full precision. A truncate keeps the one of a last page that is partly used and drops
+ * the others, so after each step somebody truncates, if only to what is there, and never into a page before the last.
+ *
  * Full pages are never written again, so sharing them needs no copy. Owner: the scheduler thread. */
 #ifndef ALLOC_BLOCK_TABLE_H
 #define ALLOC_BLOCK_TABLE_H
@@ -26,6 +30,9 @@ struct block_table {
     uint32_t n_pages;
     uint32_t cap;
     uint32_t n_positions; /* positions appended and not truncated */
+
+    void **open; /* pages open_first … open_first + n_open − 1 in full precision, up to the last one */
+    uint32_t open_first, n_open, open_cap;
 };
 
 /* Pages that n positions need. */

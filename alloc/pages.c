@@ -40,6 +40,7 @@ struct pages {
     int64_t accounted; /* slabs that this pool claims in the arena's account */
     pages_reclaim_fn reclaim;
     void *reclaim_data;
+    struct open_pages open; /* of 0 bytes: none */
     /* Written by the owner alone. used: all pages in use, kept_used those of them that are kept. */
     _Atomic uint32_t used, kept_used, idle, reserved;
     _Atomic uint64_t taken, copied;
@@ -168,6 +169,7 @@ void pages_free(struct pages *p)
     account(p, 0, 0);
     arena_settle(p->arena);
     arena_detach(p->arena, &p->client);
+    open_pages_release(&p->open);
     free(p->slabs);
     free(p);
 }
@@ -345,6 +347,22 @@ bool pages_copy(struct pages *p, uint32_t id, uint32_t *copy)
 void *pages_at(const struct pages *p, uint32_t id)
 {
     return p->slabs[id / p->per_slab].base + id % p->per_slab * p->page_bytes;
+}
+
+void pages_set_open(struct pages *p, size_t bytes)
+{
+    check(bytes % 64 == 0 && p->open.used == 0 && p->open.free == NULL);
+    p->open.bytes = bytes;
+}
+
+struct open_pages *pages_open(struct pages *p)
+{
+    return p->open.bytes > 0 ? &p->open : NULL;
+}
+
+size_t pages_open_bytes(const struct pages *p)
+{
+    return p->open.bytes;
 }
 
 size_t pages_bytes(const struct pages *p)

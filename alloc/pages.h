@@ -35,6 +35,7 @@
 #include <stdint.h>
 
 #include "alloc/arena.h"
+#include "alloc/open_pages.h"
 
 struct pages;
 
@@ -97,6 +98,13 @@ bool pages_idle(const struct pages *pool, uint32_t id);
 uint32_t pages_refs(const struct pages *pool, uint32_t id);
 /* A page with the same bytes and one reference, in place of one reference to id: copy on write. */
 bool pages_copy(struct pages *pool, uint32_t id, uint32_t *copy);
+
+/* From now on block tables over the pool hold open pages of that many bytes (a multiple of 64; 0: none) beside those that
+ * are being filled (open_pages.h). Before the first table. */
+void pages_set_open(struct pages *pool, size_t bytes);
+/* NULL if there are none. */
+struct open_pages *pages_open(struct pages *pool);
+size_t pages_open_bytes(const struct pages *pool);
 
 /* The page's bytes, 64-byte aligned. Any thread, during a step. */
 void *pages_at(const struct pages *pool, uint32_t id);

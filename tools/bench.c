@@ -69,11 +69,12 @@ static bool feed(struct bench *b, struct block_table *table, uint32_t sequence, 
         uint32_t now = n - done < b->chunk ? n - done : b->chunk;
         for (uint32_t i = 0; i < now; i++)
             tokens[i] = (struct step_token){token_at(b, sequence, start + done + i), start + done + i, 0, done + i == n - 1};
-        struct step_sequence s = {table->ids, table->n_pages, false};
+        struct step_sequence s = session_sequence(table);
         struct step step = {tokens, now, &s, 1, b->session.pool};
         model_step(b->session.model, &step, b->logits);
         done += now;
     }
+    block_table_truncate(table, table->n_positions); /* its open pages (KV type q4) */
     free(tokens);
     return true;
 }
@@ -89,10 +90,12 @@ static bool decode(struct bench *b, struct block_table *tables, uint32_t batch, 
             if (!session_append(&b->session, &tables[s], 1))
                 return false;
             tokens[s] = (struct step_token){token_at(b, s, at), at, s, true};
-            sequences[s] = (struct step_sequence){tables[s].ids, tables[s].n_pages, false};
+            sequences[s] = session_sequence(&tables[s]);
         }
         struct step step = {tokens, batch, sequences, batch, b->session.pool};
         model_step(b->session.model, &step, b->logits);
+        for (uint32_t s = 0; s < batch; s++)
+            block_table_truncate(&tables[s], tables[s].n_positions);
     }
     return true;
 }
@@ -295,7 +298,7 @@ static const char help[] =
     "  -b, --batch LIST       sequences that decode together (1)\n"
     "  -d, --depth LIST       tokens of context before the test (0)\n"
     "  -r, --repeat N         repetitions, of which the median is shown (5)\n"
-    "      --kv-type T        f32, f16, q8_0 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
+    "      --kv-type T        f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
     "      --prefill-chunk N  most tokens of a step (512)\n"
     "      --tier T           scalar, avx2, avx512, amx (the best)\n"
     "      --no-kv            decode without a cache, everything recomputed for each token\n"

@@ -44,7 +44,7 @@ static void usage(FILE *out)
           "  -c, --context N      tokens of a window (512)\n"
           "      --from N         first position of a window that is scored (half of it)\n"
           "      --chunks N       windows at most (all)\n"
-          "      --kv-type T      f32, f16, q8_0 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
+          "      --kv-type T      f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
           "  -t, --threads N      compute threads (the CPUs of this process)\n"
           "      --tier T         scalar, avx2, avx512 (the best of this CPU)\n"
           "      --json           the result as one JSON object\n"

@@ -1,4 +1,4 @@
-/* avx512_attention_q8.c: attention over tiles of q8_0 (kv_q8.h) with VNNI.
+/* avx512_attention_q8.c: attention over tiles of q8_0 (kv_q8.h) and q4 (kv_q4.h) with VNNI.
  *
  * Queries are taken in blocks of up to eight, in groups of up to four; a group's sums stay in registers:
  *
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "core/base/check.h"
-#include "core/kernels/kv_q8.h"
+#include "core/kernels/kv_q4.h"
 #include "core/kernels/vec512.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -142,21 +142,45 @@ INLINE void quantise_queries(int nq, const struct attention_query *queries, uint
     }
 }
 
+/* Where the scales of block b stand in a tile. */
+INLINE size_t scale_at(bool q4, uint32_t dim, uint32_t b)
+{
+    return q4 ? kv_q4_scale_at(dim, b, 0) : kv_q8_scale_at(dim, b, 0);
+}
+
+/* Dword w of 16 positions, the first or the second: quants plus 128 (q4: plus 8). */
+INLINE __m512i load_keys(bool q4, const uint8_t *k, uint32_t w, uint32_t half)
+{
+    if (!q4)
+        return _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w + 64 * half)), _mm512_set1_epi8(-128));
+    const __m512i x = _mm512_loadu_si512((const void *)(k + 128 * (w / 2) + 64 * half));
+    return _mm512_and_si512(w % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
+}
+
+/* The quants of four positions, dword i of the tile, for 16 dimensions. */
+INLINE __m512i load_values(bool q4, const uint8_t *v, size_t stride, int i)
+{
+    if (!q4)
+        return _mm512_loadu_si512((const void *)(v + (size_t)i * stride));
+    const __m512i signs = _mm512_set4_epi32(0x07060504, 0x03020100, (int32_t)0xfffefdfc, (int32_t)0xfbfaf9f8);
+    const __m512i x = _mm512_loadu_si512((const void *)(v + (size_t)(i / 2) * stride));
+    return _mm512_shuffle_epi8(signs, _mm512_and_si512(i % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)));
+}
+
 /* Continues the scores of nq queries against a tile by block b of `words` dwords; i: its place in the chunk. */
-INLINE void score_block(int nq, uint32_t words, uint32_t dim, const struct chunk *chunk, uint32_t i, const uint8_t *tile,
+INLINE void score_block(bool q4, int nq, uint32_t words, uint32_t dim, const struct chunk *chunk, uint32_t i, const uint8_t *tile,
                         uint32_t b, __m512 f[GROUP][2])
 {
-    const uint8_t *k = tile + kv_q8_k_at(b * KV_Q8_BLOCK / 4, 0), *scales = tile + kv_q8_scale_at(dim, b, 0);
-    const __m512i flip = _mm512_set1_epi8(-128);
+    const uint8_t *k = tile + (q4 ? kv_q4_k_at(b * KV_Q8_BLOCK, 0) : kv_q8_k_at(b * KV_Q8_BLOCK / 4, 0));
+    const uint8_t *scales = tile + scale_at(q4, dim, b);
     __m512i s[GROUP][2];
 
     UNROLL
     for (int q = 0; q < nq; q++)
-        s[q][0] = s[q][1] = _mm512_set1_epi32(chunk->start[i][q]);
+        s[q][0] = s[q][1] = _mm512_set1_epi32(q4 ? chunk->start[i][q] / 16 : chunk->start[i][q]);
     UNROLL_IF_KNOWN
     for (uint32_t w = 0; w < words; w++) {
-        const __m512i k0 = _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w)), flip);
-        const __m512i k1 = _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w + 64)), flip);
+        const __m512i k0 = load_keys(q4, k, w, 0), k1 = load_keys(q4, k, w, 1);
         UNROLL
         for (int q = 0; q < nq; q++) {
             int32_t word;
@@ -176,7 +200,7 @@ INLINE void score_block(int nq, uint32_t words, uint32_t dim, const struct chunk
 }
 
 /* Scaled scores of nq queries against a tile by the blocks [b0, b0 + blocks) of the head. */
-INLINE void score_tile(int nq, const struct attention_run *run, const struct chunk *chunk, uint32_t b0, uint32_t blocks,
+INLINE void score_tile(bool q4, int nq, const struct attention_run *run, const struct chunk *chunk, uint32_t b0, uint32_t blocks,
                        uint32_t t, float (*scores)[KV_RUN_POSITIONS])
 {
     float *const at = scores[0] + t * KV_TILE_POSITIONS;
@@ -192,9 +216,9 @@ INLINE void score_tile(int nq, const struct attention_run *run, const struct chu
     for (uint32_t i = 0; i < blocks; i++) {
         const uint32_t n = kv_q8_in_block(run->dim, b0 + i);
         if (n > KV_Q8_BLOCK - 4)
-            score_block(nq, 8, run->dim, chunk, i, run->k[t], b0 + i, f);
+            score_block(q4, nq, 8, run->dim, chunk, i, run->k[t], b0 + i, f);
         else
-            score_block(nq, kv_q8_padded(n) / 4, run->dim, chunk, i, run->k[t], b0 + i, f);
+            score_block(q4, nq, kv_q8_padded(n) / 4, run->dim, chunk, i, run->k[t], b0 + i, f);
     }
     UNROLL
     for (int q = 0; q < nq; q++)
@@ -211,13 +235,13 @@ INLINE __m512 weight(bool part, const float *e, __m512 vd, uint32_t left)
 
 /* Puts the weights of nq queries for block b of the values of tiles [begin, end) on their grids. part: a query may see
  * only a part of these tiles. */
-INLINE void make_grid(int nq, bool part, const struct attention_run *run, const struct attention_query *queries,
+INLINE void make_grid(bool q4, int nq, bool part, const struct attention_run *run, const struct attention_query *queries,
                       const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b, struct grid *grid)
 {
     float per_step[KV_RUN_TILES + 3][GROUP];
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t t = begin; t < end; t++) {
-            const uint8_t *scales = (const uint8_t *)run->v[t] + kv_q8_scale_at(run->dim, b, 0);
+            const uint8_t *scales = (const uint8_t *)run->v[t] + scale_at(q4, run->dim, b);
             const __m512 vd0 = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)scales));
             const __m512 vd1 = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(scales + 32)));
             __m512i x[GROUP];
@@ -248,11 +272,11 @@ INLINE void make_grid(int nq, bool part, const struct attention_run *run, const 
 }
 
 /* Continues the outputs of nq queries, the nd vectors of block b, over tiles [begin, end). */
-INLINE void weigh_block(int nq, int nd, const struct attention_run *run, const struct attention_query *queries,
+INLINE void weigh_block(bool q4, int nq, int nd, const struct attention_run *run, const struct attention_query *queries,
                         const struct grid *grid, uint32_t begin, uint32_t end, uint32_t b, struct feed *feed)
 {
     const uint32_t d = b * KV_Q8_BLOCK;
-    const size_t stride = 4 * (size_t)kv_q8_padded(run->dim);
+    const size_t stride = 4 * (size_t)(q4 ? kv_q4_padded(run->dim) : kv_q8_padded(run->dim));
     const __mmask16 last = first16(run->dim - d - 16 * ((uint32_t)nd - 1));
     __m512 out[GROUP][2];
 
@@ -269,11 +293,11 @@ INLINE void weigh_block(int nq, int nd, const struct attention_run *run, const s
             s[q][0] = s[q][1] = _mm512_setzero_si512();
         feed_some(feed);
         UNROLL
-        for (int i = 0; i < 8; i++, v += stride) {
+        for (int i = 0; i < 8; i++) {
             __m512i x[2];
             UNROLL
             for (int j = 0; j < nd; j++)
-                x[j] = _mm512_loadu_si512((const void *)(v + 64 * j));
+                x[j] = load_values(q4, v + 64 * j, stride, i);
             UNROLL
             for (int q = 0; q < nq; q++) {
                 const __m512i u = _mm512_set1_epi32((int32_t)grid->u[t][q / 2][dword_at(q, i)]);
@@ -298,15 +322,15 @@ INLINE void weigh_block(int nq, int nd, const struct attention_run *run, const s
 }
 
 /* Continues the outputs of nq queries, block b, over tiles [begin, end). */
-INLINE void weigh(int nq, bool part, const struct attention_run *run, const struct attention_query *queries,
+INLINE void weigh(bool q4, int nq, bool part, const struct attention_run *run, const struct attention_query *queries,
                   const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b, struct feed *feed)
 {
     struct grid grid;
-    make_grid(nq, part, run, queries, weights, begin, end, b, &grid);
+    make_grid(q4, nq, part, run, queries, weights, begin, end, b, &grid);
     if (kv_q8_in_block(run->dim, b) > 16)
-        weigh_block(nq, 2, run, queries, &grid, begin, end, b, feed);
+        weigh_block(q4, nq, 2, run, queries, &grid, begin, end, b, feed);
     else
-        weigh_block(nq, 1, run, queries, &grid, begin, end, b, feed);
+        weigh_block(q4, nq, 1, run, queries, &grid, begin, end, b, feed);
 }
 
 typedef void quantise_fn(const struct attention_query *queries, uint32_t dim, uint32_t b0, uint32_t blocks,
@@ -317,40 +341,47 @@ typedef void weigh_fn(const struct attention_run *run, const struct attention_qu
                       const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b,
                       struct feed *feed);
 
-#define GROUP_OF(nq)                                                                                                   \
+#define GROUP_OF(type, q4, nq)                                                                                         \
+    static void score_##type##_##nq(const struct attention_run *run, const struct chunk *chunk, uint32_t b0,          \
+                                    uint32_t blocks, uint32_t t, float (*scores)[KV_RUN_POSITIONS])                    \
+    {                                                                                                                  \
+        score_tile(q4, nq, run, chunk, b0, blocks, t, scores);                                                         \
+    }                                                                                                                  \
+    static void weigh_##type##_##nq(const struct attention_run *run, const struct attention_query *queries,           \
+                                    const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end,            \
+                                    uint32_t b, struct feed *feed)                                                     \
+    {                                                                                                                  \
+        weigh(q4, nq, false, run, queries, weights, begin, end, b, feed);                                              \
+    }
+#define QUERIES_OF(nq)                                                                                                 \
     static void quantise_##nq(const struct attention_query *queries, uint32_t dim, uint32_t b0, uint32_t blocks,      \
                               struct chunk *chunk)                                                                     \
     {                                                                                                                  \
         quantise_queries(nq, queries, dim, b0, blocks, chunk);                                                         \
     }                                                                                                                  \
-    static void score_##nq(const struct attention_run *run, const struct chunk *chunk, uint32_t b0, uint32_t blocks,  \
-                           uint32_t t, float (*scores)[KV_RUN_POSITIONS])                                              \
-    {                                                                                                                  \
-        score_tile(nq, run, chunk, b0, blocks, t, scores);                                                             \
-    }                                                                                                                  \
-    static void weigh_##nq(const struct attention_run *run, const struct attention_query *queries,                    \
-                           const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b,         \
-                           struct feed *feed)                                                                          \
-    {                                                                                                                  \
-        weigh(nq, false, run, queries, weights, begin, end, b, feed);                                                  \
-    }
-GROUP_OF(1)
-GROUP_OF(2)
-GROUP_OF(3)
-GROUP_OF(4)
+    GROUP_OF(q8, false, nq)                                                                                            \
+    GROUP_OF(q4, true, nq)
+QUERIES_OF(1)
+QUERIES_OF(2)
+QUERIES_OF(3)
+QUERIES_OF(4)
 
-/* By queries of the group − 1. */
+/* By type (q8_0, q4) and queries of the group − 1. */
 static quantise_fn *const quantise_group[GROUP] = {quantise_1, quantise_2, quantise_3, quantise_4};
-static score_fn *const score_group[GROUP] = {score_1, score_2, score_3, score_4};
-static weigh_fn *const weigh_group[GROUP] = {weigh_1, weigh_2, weigh_3, weigh_4};
+static score_fn *const score_group[2][GROUP] = {{score_q8_1, score_q8_2, score_q8_3, score_q8_4},
+                                                {score_q4_1, score_q4_2, score_q4_3, score_q4_4}};
+static weigh_fn *const weigh_group[2][GROUP] = {{weigh_q8_1, weigh_q8_2, weigh_q8_3, weigh_q8_4},
+                                                {weigh_q4_1, weigh_q4_2, weigh_q4_3, weigh_q4_4}};
 
 /* Tiles that a query does not see whole, or not together with its group. */
-static void weigh_rest(const struct attention_run *run, const struct attention_query *query,
+static void weigh_rest(bool q4, const struct attention_run *run, const struct attention_query *query,
                        const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t b, struct feed *feed)
 {
     const uint32_t end = (query->count + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS;
-    if (begin < end)
-        weigh(1, true, run, query, weights, begin, end, b, feed);
+    if (begin < end && q4)
+        weigh(true, 1, true, run, query, weights, begin, end, b, feed);
+    else if (begin < end)
+        weigh(false, 1, true, run, query, weights, begin, end, b, feed);
 }
 
 /* Queries q … of n, in groups. */
@@ -359,7 +390,7 @@ static uint32_t group_at(uint32_t n, uint32_t q)
     return n - q < GROUP ? n - q : GROUP;
 }
 
-static void make_scores(const struct attention_run *run, const struct attention_query *queries, uint32_t n, uint32_t tiles,
+static void make_scores(bool q4, const struct attention_run *run, const struct attention_query *queries, uint32_t n, uint32_t tiles,
                         struct feed *feed, float (*scores)[KV_RUN_POSITIONS])
 {
     const uint32_t blocks = kv_q8_blocks(run->dim);
@@ -372,12 +403,12 @@ static void make_scores(const struct attention_run *run, const struct attention_
         for (uint32_t t = 0; t < tiles; t++) {
             feed_some(feed);
             for (uint32_t q = 0; q < n; q += GROUP)
-                score_group[group_at(n, q) - 1](run, &chunks[q / GROUP], b0, some, t, &scores[q]);
+                score_group[q4][group_at(n, q) - 1](run, &chunks[q / GROUP], b0, some, t, &scores[q]);
         }
     }
 }
 
-static void make_outputs(const struct attention_run *run, struct attention_query *queries, uint32_t n,
+static void make_outputs(bool q4, const struct attention_run *run, struct attention_query *queries, uint32_t n,
                          const float (*weights)[KV_RUN_POSITIONS], struct feed *feed)
 {
     uint32_t whole[BLOCK / GROUP];
@@ -389,14 +420,14 @@ static void make_outputs(const struct attention_run *run, struct attention_query
     for (uint32_t b = 0; b < kv_q8_blocks(run->dim); b++) {
         for (uint32_t q = 0; q < n; q += GROUP)
             if (whole[q / GROUP] > 0)
-                weigh_group[group_at(n, q) - 1](run, &queries[q], &weights[q], 0, whole[q / GROUP], b, feed);
+                weigh_group[q4][group_at(n, q) - 1](run, &queries[q], &weights[q], 0, whole[q / GROUP], b, feed);
         for (uint32_t q = 0; q < n; q++)
-            weigh_rest(run, &queries[q], &weights[q], whole[q / GROUP], b, feed);
+            weigh_rest(q4, run, &queries[q], &weights[q], whole[q / GROUP], b, feed);
     }
 }
 
 /* n ≤ BLOCK queries. */
-static void attend(const struct attention_run *run, struct attention_query *queries, uint32_t n, struct feed *feed)
+static void attend(bool q4, const struct attention_run *run, struct attention_query *queries, uint32_t n, struct feed *feed)
 {
     float weights[BLOCK][KV_RUN_POSITIONS] __attribute__((aligned(64)));
     uint32_t largest = 0;
@@ -404,20 +435,30 @@ static void attend(const struct attention_run *run, struct attention_query *quer
     for (uint32_t q = 0; q < n; q++)
         largest = queries[q].count > largest ? queries[q].count : largest;
     check(run->tiles <= KV_RUN_TILES && largest <= run->tiles * KV_TILE_POSITIONS);
-    make_scores(run, queries, n, (largest + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS, feed, weights);
+    make_scores(q4, run, queries, n, (largest + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS, feed, weights);
     for (uint32_t q = 0; q < n; q++)
         max512(&queries[q], weights[q]);
     for (uint32_t q = 0; q < n; q++)
         exp_sum512(&queries[q], weights[q]);
-    make_outputs(run, queries, n, (const float(*)[KV_RUN_POSITIONS])weights, feed);
+    make_outputs(q4, run, queries, n, (const float(*)[KV_RUN_POSITIONS])weights, feed);
 }
 
-static void attention_q8_0(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+static void attend_all(bool q4, const struct attention_run *run, struct attention_query *queries, uint32_t n)
 {
     const uint32_t blocks = (n + BLOCK - 1) / BLOCK, groups = (n + GROUP - 1) / GROUP;
     struct feed feed = feed_begin(run, run->tiles * (blocks + groups * kv_q8_blocks(run->dim)) + 1);
     for (uint32_t i = 0; i < n; i += BLOCK)
-        attend(run, queries + i, n - i < BLOCK ? n - i : BLOCK, &feed);
+        attend(q4, run, queries + i, n - i < BLOCK ? n - i : BLOCK, &feed);
+}
+
+static void attention_q8_0(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+{
+    attend_all(false, run, queries, n);
+}
+
+static void attention_q4(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+{
+    attend_all(true, run, queries, n);
 }
 
 static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
@@ -430,9 +471,23 @@ static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, s
     kv_q8_store(true, tile, pos, n, x, ldx, dim);
 }
 
+static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+{
+    kv_q4_store(false, tile, pos, n, x, ldx, dim);
+}
+
+static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+{
+    kv_q4_store(true, tile, pos, n, x, ldx, dim);
+}
+
 void avx512_fill_attention_q8(struct kernels *k)
 {
     k->store_k[KV_Q8_0] = store_k_q8_0;
     k->store_v[KV_Q8_0] = store_v_q8_0;
+    k->store_k[KV_Q4] = store_k_q4;
+    k->store_v[KV_Q4] = store_v_q4;
+    k->hadamard = kv_q4_hadamard;
     k->attention[KV_Q8_0] = attention_q8_0;
+    k->attention[KV_Q4] = attention_q4;
 }

@@ -118,12 +118,14 @@ typedef void product_fn(const struct matrix *w, uint32_t p0, uint32_t p1, const 
  *     K: dim 0: p0 p1 … p31 | dim 1: p0 p1 … p31 | …
  *     V: position 0: d0 d1 … | position 1: d0 d1 … | …
  *
- * 64-byte aligned. Tiles of q8_0 hold int8 with an f16 scale for each position and 32 dimensions (kv_q8.h). */
+ * 64-byte aligned. Tiles of q8_0 hold int8 with an f16 scale for each position and 32 dimensions (kv_q8.h), tiles
+ * of q4 the same with 4 bits (kv_q4.h). Heads are put through `hadamard` before they come to q4, which spreads single
+ * large numbers over all; that is the caller's part. */
 #define KV_TILE_POSITIONS 32u
 #define KV_RUN_TILES 8u
 #define KV_RUN_POSITIONS 256u
 
-enum kv_type { KV_F32, KV_F16, KV_Q8_0, KV_TYPES };
+enum kv_type { KV_F32, KV_F16, KV_Q8_0, KV_Q4, KV_TYPES };
 
 /* Bytes of one K or V tile, padded to 64. */
 size_t kv_tile_bytes(enum kv_type type, uint32_t dim);
@@ -133,7 +135,8 @@ const char *kv_type_name(enum kv_type type);
 
 /* Writes n positions [pos, pos+n) ≤ 32 of a tile, rounding to its type (f16: nearest even, overflow
  * to infinity; q8_0: d = amax / 127 rounded to f16, q = round-half-even(x · (1 / d)) within ±127, all zero if
- * amax < 1e-30 or d = 0; d is NaN if an x is not finite); other positions keep their bytes. x + i·ldx: the head's dim numbers at position pos + i. */
+ * amax < 1e-30 or d = 0; d is NaN if an x is not finite; q4: the same with 7 for 127); other positions keep theirs.
+ * x + i·ldx: the head's dim numbers at position pos + i. */
 typedef void kv_store_fn(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
                          uint32_t dim);
 
@@ -168,7 +171,7 @@ struct attention_piece {
  * of e_p · v. Positions ≥ count are not read into any result, whatever their bytes. If a score is +infinity or
  * NaN, sum and out are NaN and max means nothing.
  *
- * q8_0: the query is quantised per 32 dimensions like activations; the chain of a score is, over these blocks
+ * q8_0, q4: the query is quantised per 32 dimensions like activations; the chain of a score is, over these blocks
  * ascending, f = fma((float)Σ k·q, kd·qd, f) with the exact integer sum. out is made of integers too: for each tile
  * and block of 32 dimensions, over the positions < count of the tile,
  *
@@ -212,6 +215,11 @@ struct kernels {
                       uint32_t pairs);
     void (*rope_neox)(float *x, uint32_t heads, uint32_t dim, const float *cos, const float *sin,
                       uint32_t pairs);
+
+    /* The normalised Hadamard transform of each block of 2^k numbers of a head, 2^k the largest power of two that
+     * divides dim: for half = 1, 2, 4 … (a, b) → (a + b, a − b) over pairs half apart; then · 1 / sqrt(2^k). Scalar
+     * products stay what they were, and doing it again undoes it (both but for rounding). */
+    void (*hadamard)(float *x, uint32_t dim);
 
     /* y[i] = exp(x[i]): relative error ≤ 2e-7; exactly 1 at 0, exactly 0 below −87.3; from 88.37 on
      * the value at 88.37 (finite); NaN stays NaN. y may be x. */

@@ -4,7 +4,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/half.h"
-#include "core/kernels/kv_q8.h"
+#include "core/kernels/kv_q4.h"
 #include "core/kernels/scalar_priv.h"
 
 static float tile_at(enum kv_type type, const void *tile, size_t i)
@@ -72,13 +72,35 @@ static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, s
     kv_q8_store(true, tile, pos, n, x, ldx, dim);
 }
 
-static float q8_scale(const uint8_t *tile, uint32_t dim, uint32_t b, uint32_t pos)
+static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
 {
-    return f16_to_f32(load_u16(tile + kv_q8_scale_at(dim, b, pos)));
+    kv_q4_store(false, tile, pos, n, x, ldx, dim);
+}
+
+static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+{
+    kv_q4_store(true, tile, pos, n, x, ldx, dim);
+}
+
+/* Scales and quants of q8_0 and q4. */
+static float scale_at(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b, uint32_t pos)
+{
+    return f16_to_f32(
+        load_u16(tile + (type == KV_Q4 ? kv_q4_scale_at(dim, b, pos) : kv_q8_scale_at(dim, b, pos))));
+}
+
+static int32_t k_quant(enum kv_type type, const uint8_t *tile, uint32_t d, uint32_t pos)
+{
+    return type == KV_Q4 ? kv_q4_get(tile[kv_q4_k_at(d, pos)], d & 4) : (int8_t)tile[kv_q8_k_at(d / 4, pos) + d % 4];
+}
+
+static int32_t v_quant(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t d, uint32_t pos)
+{
+    return type == KV_Q4 ? kv_q4_get(tile[kv_q4_v_at(dim, d, pos)], pos & 4) : (int8_t)tile[kv_q8_v_at(dim, d, pos)];
 }
 
 /* Score of position pos of a tile, not yet scaled. */
-static float q8_score(const uint8_t *tile, const float *query, uint32_t dim, uint32_t pos)
+static float q_score(enum kv_type type, const uint8_t *tile, const float *query, uint32_t dim, uint32_t pos)
 {
     float f = 0, qd;
     for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {
@@ -87,8 +109,8 @@ static float q8_score(const uint8_t *tile, const float *query, uint32_t dim, uin
         int32_t sum = 0;
         kv_q8_query(query + b * KV_Q8_BLOCK, n, q, &qd);
         for (uint32_t i = 0; i < n; i++)
-            sum += (int8_t)tile[kv_q8_k_at((b * KV_Q8_BLOCK + i) / 4, pos) + i % 4] * q[i];
-        f = fmaf((float)sum, q8_scale(tile, dim, b, pos) * qd, f);
+            sum += k_quant(type, tile, b * KV_Q8_BLOCK + i, pos) * q[i];
+        f = fmaf((float)sum, scale_at(type, tile, dim, b, pos) * qd, f);
     }
     return f;
 }
@@ -97,21 +119,21 @@ static float score_at(enum kv_type type, const void *tile, const float *query, u
                       uint32_t pos)
 {
     float f = 0;
-    if (type == KV_Q8_0)
-        return q8_score(tile, query, dim, pos);
+    if (type == KV_Q8_0 || type == KV_Q4)
+        return q_score(type, tile, query, dim, pos);
     for (uint32_t d = 0; d < dim; d++)
         f = fmaf(tile_at(type, tile, (size_t)d * KV_TILE_POSITIONS + pos), query[d], f);
     return f;
 }
 
 /* Weights of a tile's positions < n for block b of the values, on their grid; returns its step. */
-static float q8_weights(const uint8_t *tile, uint32_t dim, uint32_t b, const float *e, uint32_t n,
+static float q_weights(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b, const float *e, uint32_t n,
                         int32_t u[KV_TILE_POSITIONS])
 {
     float w[KV_TILE_POSITIONS];
     uint32_t largest = 0;
     for (uint32_t p = 0; p < n; p++) {
-        w[p] = e[p] * q8_scale(tile, dim, b, p);
+        w[p] = e[p] * scale_at(type, tile, dim, b, p);
         u[p] = 0;
         largest = f32_to_bits(w[p]) > largest ? f32_to_bits(w[p]) : largest;
     }
@@ -126,16 +148,16 @@ static float q8_weights(const uint8_t *tile, uint32_t dim, uint32_t b, const flo
 }
 
 /* Adds a tile's first n positions to the outputs. */
-static void q8_weigh(const void *tile, uint32_t dim, const float *e, uint32_t n, float *out)
+static void q_weigh(enum kv_type type, const void *tile, uint32_t dim, const float *e, uint32_t n, float *out)
 {
     int32_t u[KV_TILE_POSITIONS];
     float g = 0;
     for (uint32_t d = 0; d < dim; d++) {
         int32_t sum = 0;
         if (d % KV_Q8_BLOCK == 0)
-            g = q8_weights(tile, dim, d / KV_Q8_BLOCK, e, n, u);
+            g = q_weights(type, tile, dim, d / KV_Q8_BLOCK, e, n, u);
         for (uint32_t p = 0; p < n; p++)
-            sum += u[p] * ((const int8_t *)tile)[kv_q8_v_at(dim, d, p)];
+            sum += u[p] * v_quant(type, tile, dim, d, p);
         out[d] = fmaf((float)sum, g, out[d]);
     }
 }
@@ -145,6 +167,7 @@ static void attend(enum kv_type type, const struct attention_run *run,
 {
     float e[KV_RUN_POSITIONS], s[16] = {0};
     const uint32_t count = query->count;
+    const bool quantised = type == KV_Q8_0 || type == KV_Q4;
 
     check(count <= run->tiles * KV_TILE_POSITIONS && run->tiles <= KV_RUN_TILES);
     query->max = -INFINITY;
@@ -161,10 +184,10 @@ static void attend(enum kv_type type, const struct attention_run *run,
     query->sum = scalar_tree16(s);
     for (uint32_t d = 0; d < run->dim; d++)
         query->out[d] = 0;
-    for (uint32_t p = 0; p < count && type == KV_Q8_0; p += KV_TILE_POSITIONS)
-        q8_weigh(run->v[p / KV_TILE_POSITIONS], run->dim, e + p,
+    for (uint32_t p = 0; p < count && quantised; p += KV_TILE_POSITIONS)
+        q_weigh(type, run->v[p / KV_TILE_POSITIONS], run->dim, e + p,
                  count - p < KV_TILE_POSITIONS ? count - p : KV_TILE_POSITIONS, query->out);
-    for (uint32_t p = 0; p < count && type != KV_Q8_0; p++) {
+    for (uint32_t p = 0; p < count && !quantised; p++) {
         const void *tile = run->v[p / KV_TILE_POSITIONS];
         for (uint32_t d = 0; d < run->dim; d++)
             query->out[d] =
@@ -191,6 +214,12 @@ static void attention_q8_0(const struct attention_run *run, struct attention_que
 {
     for (uint32_t i = 0; i < n; i++)
         attend(KV_Q8_0, run, &queries[i]);
+}
+
+static void attention_q4(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        attend(KV_Q4, run, &queries[i]);
 }
 
 static void merge(float *max, float *sum, float *out, float run_max, float run_sum,
@@ -226,9 +255,13 @@ void scalar_fill_attention(struct kernels *k)
     k->store_v[KV_F16] = store_v_f16;
     k->store_k[KV_Q8_0] = store_k_q8_0;
     k->store_v[KV_Q8_0] = store_v_q8_0;
+    k->store_k[KV_Q4] = store_k_q4;
+    k->store_v[KV_Q4] = store_v_q4;
+    k->hadamard = kv_q4_hadamard;
     k->attention[KV_F32] = attention_f32;
     k->attention[KV_F16] = attention_f16;
     k->attention[KV_Q8_0] = attention_q8_0;
+    k->attention[KV_Q4] = attention_q4;
     k->attention_merge = merge;
     k->attention_finish = finish;
 }

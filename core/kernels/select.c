@@ -8,7 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/kernels_priv.h"
-#include "core/kernels/kv_q8.h"
+#include "core/kernels/kv_q4.h"
 #include "core/kernels/select.h"
 
 /* Bits of our own set of features. */
@@ -182,11 +182,13 @@ size_t kv_tile_bytes(enum kv_type type, uint32_t dim)
 {
     if (type == KV_Q8_0)
         return kv_q8_scale_at(dim, kv_q8_blocks(dim), 0);
+    if (type == KV_Q4)
+        return kv_q4_scale_at(dim, kv_q8_blocks(dim), 0);
     size_t bytes = (size_t)dim * KV_TILE_POSITIONS * (type == KV_F32 ? 4 : 2);
     return (bytes + 63) / 64 * 64;
 }
 
-static const char *const kv_names[KV_TYPES] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_Q8_0] = "q8_0"};
+static const char *const kv_names[KV_TYPES] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_Q8_0] = "q8_0", [KV_Q4] = "q4"};
 
 bool kv_type_parse(const char *text, enum kv_type *type)
 {

@@ -155,11 +155,23 @@ static void rotate_and_store(const struct pass *p, uint32_t layer, uint32_t span
         k->rope_norm(first + i * row + (size_t)head * group * dim, group, dim, cos, sin,
                      l->rope.pairs);
         k->rope_norm(keys + i * row, 1, dim, cos, sin, l->rope.pairs);
+        if (g->open_page == 0)
+            continue;
+        for (uint32_t h = 0; h < group; h++)
+            k->hadamard(first + i * row + ((size_t)head * group + h) * dim, dim);
+        k->hadamard(keys + i * row, dim);
+        k->hadamard(values + i * row, dim);
     }
     k->store_k[g->type](kv_geometry_k(g, span->page, layer, head), span->at, span->n, keys, row,
                         dim);
     k->store_v[g->type](kv_geometry_v(g, span->page, layer, head), span->at, span->n, values, row,
                         dim);
+    if (g->open_page == 0)
+        return;
+    k->store_k[KV_F16](kv_geometry_open_k(g, span->open, layer, head), span->at, span->n, keys, row,
+                       dim);
+    k->store_v[KV_F16](kv_geometry_open_v(g, span->open, layer, head), span->at, span->n, values,
+                       row, dim);
 }
 
 /* Writes K and V of all tokens, then lets `queries` attend. */

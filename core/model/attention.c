@@ -57,14 +57,34 @@ void attention_init(struct attention *a, const struct kernels *kernels,
     a->part_outs = (float *)at;
 }
 
-/* Positions of run r that a token at `position` sees. */
-static uint32_t seen(uint32_t position, uint32_t r)
+/* Positions of run r that a token at `position` sees: up to its own, or up to its page. */
+static uint32_t seen(const struct kv_geometry *g, uint32_t position, uint32_t r)
 {
     uint32_t before = r * KV_RUN_POSITIONS;
-    if (position < before)
+    uint32_t end = g->open_page > 0 ? position - position % KV_TILE_POSITIONS : position + 1;
+    if (end <= before)
         return 0;
-    uint32_t n = position - before + 1;
-    return n < KV_RUN_POSITIONS ? n : KV_RUN_POSITIONS;
+    return end - before < KV_RUN_POSITIONS ? end - before : KV_RUN_POSITIONS;
+}
+
+/* The open page of the token at `position`, as a run of its own. */
+static void describe_open(const struct attention *a, const struct attention_layer *l,
+                          const struct step_sequence *sequence, uint32_t position, uint32_t head,
+                          struct attention_run *run)
+{
+    const struct kv_geometry *g = a->geometry;
+    void *open = sequence->open[position / KV_TILE_POSITIONS - sequence->open_first];
+    *run = (struct attention_run){.dim = g->dim, .scale = a->scale, .tiles = 1};
+    run->k[0] = kv_geometry_open_k(g, open, l->layer, head);
+    run->v[0] = kv_geometry_open_v(g, open, l->layer, head);
+}
+
+/* The outcome of a head, all runs folded. */
+static void finish(const struct attention *a, float *out, float sum)
+{
+    a->kernels->attention_finish(out, sum, a->geometry->dim);
+    if (a->geometry->open_page > 0)
+        a->kernels->hadamard(out, a->geometry->dim);
 }
 
 /* Pages of run r that the block reads. */
@@ -154,7 +174,7 @@ static uint32_t gather(const struct attention *a, const struct attention_layer *
                 size_t column = (head * a->group + h) * dim;
                 queries[i].q = l->q + token * l->ldq + column;
                 queries[i].out = outs == NULL ? l->out + token * l->ldo + column : outs + i * dim;
-                queries[i].count = seen(l->step->tokens[token].position, r);
+                queries[i].count = seen(a->geometry, l->step->tokens[token].position, r);
             }
     return i;
 }
@@ -173,6 +193,32 @@ static void fold_run(const struct attention *a, const struct attention_layer *l,
                         &states->max, &states->sum,
                         l->out + (block->first + t) * l->ldo + (head * a->group + h) * dim,
                         queries->max, queries->sum, queries->out, (uint32_t)dim);
+}
+
+/* The open pages of a block's tokens, those of one page together, folded into the states of its queries. */
+static void attend_open(const struct attention *a, const struct attention_layer *l,
+                        const struct plan_block *block, uint32_t head, struct state *states,
+                        float *outs, struct attention_query *queries)
+{
+    const struct step_token *tokens = l->step->tokens;
+    size_t dim = a->geometry->dim;
+    for (uint32_t t = block->first, end = t + block->n, from = t; t < end; from = t) {
+        uint32_t page = tokens[t].position / KV_TILE_POSITIONS, n = 0;
+        struct attention_run run;
+        describe_open(a, l, block->sequence, tokens[t].position, head, &run);
+        for (; t < end && tokens[t].position / KV_TILE_POSITIONS == page; t++)
+            for (uint32_t h = 0; h < a->group; h++, n++)
+                queries[n] = (struct attention_query){
+                    .q = l->q + t * l->ldq + (head * a->group + h) * dim,
+                    .out = outs + n * dim,
+                    .count = tokens[t].position % KV_TILE_POSITIONS + 1};
+        a->kernels->attention[KV_F16](&run, queries, n);
+        for (uint32_t i = 0; i < n; i++, states++)
+            a->kernels->attention_merge(
+                &states->max, &states->sum,
+                l->out + (from + i / a->group) * l->ldo + (head * a->group + i % a->group) * dim,
+                queries[i].max, queries[i].sum, queries[i].out, (uint32_t)dim);
+    }
 }
 
 void attention_item(const struct attention *a, const struct attention_layer *l, uint32_t index,
@@ -206,12 +252,16 @@ void attention_item(const struct attention *a, const struct attention_layer *l, 
             for (uint32_t i = 0; i < count && r == 0; i++)
                 states[at + i] = (struct state){queries[i].max, queries[i].sum};
         }
-    for (uint32_t b = item->first, i = 0; b < end; b++)
+    for (uint32_t b = item->first, i = 0; b < end; b++) {
+        if (a->geometry->open_page > 0)
+            attend_open(a, l, &blocks[b], head, states + i, outs, queries);
         for (uint32_t t = 0; t < blocks[b].n; t++)
             for (uint32_t h = 0; h < a->group; h++, i++)
-                a->kernels->attention_finish(l->out + (blocks[b].first + t) * l->ldo +
-                                                 (head * a->group + h) * a->geometry->dim,
-                                             states[i].sum, a->geometry->dim);
+                finish(a,
+                       l->out + (blocks[b].first + t) * l->ldo +
+                           (head * a->group + h) * a->geometry->dim,
+                       states[i].sum);
+    }
 }
 
 /* Run r of n blocks of an item that read it together; its results go to the parts. */
@@ -257,7 +307,7 @@ static void run_item(const struct attention *a, const struct attention_layer *l,
 
 /* Folds the parts of one query's head, in the order of attention_item. */
 static void fold(const struct attention *a, const struct attention_layer *l, uint32_t query,
-                 uint32_t h)
+                 uint32_t h, float *open_out)
 {
     uint32_t token = l->queries->tokens[query];
     uint32_t dim = a->geometry->dim, heads = a->geometry->heads * a->group;
@@ -270,7 +320,17 @@ static void fold(const struct attention *a, const struct attention_layer *l, uin
     for (uint32_t r = 1; r < runs; r++)
         a->kernels->attention_merge(&max, &sum, out, a->part_max[part + r], a->part_sum[part + r],
                                     a->part_outs + (part + r) * dim, dim);
-    a->kernels->attention_finish(out, sum, dim);
+    if (a->geometry->open_page > 0) {
+        const struct step_token *t = &l->step->tokens[token];
+        struct attention_query q = {.q = l->q + token * l->ldq + (size_t)h * dim,
+                                    .out = open_out,
+                                    .count = t->position % KV_TILE_POSITIONS + 1};
+        struct attention_run run;
+        describe_open(a, l, &l->step->sequences[t->sequence], t->position, h / a->group, &run);
+        a->kernels->attention[KV_F16](&run, &q, 1);
+        a->kernels->attention_merge(&max, &sum, out, q.max, q.sum, q.out, dim);
+    }
+    finish(a, out, sum);
 }
 
 bool attention_splits(const struct attention *a, const struct plan_queries *queries)
@@ -298,5 +358,6 @@ void attention_stages(const struct attention *a, const struct attention_layer *l
             run_item(a, l, &queries->items[i / runs / kv_heads], i % kv_heads, i / kv_heads % runs,
                      me->index);
     while (team_next(me, queries->n_tokens * heads, 1, &begin, &end))
-        fold(a, l, begin / heads, begin % heads);
+        fold(a, l, begin / heads, begin % heads,
+             (float *)(a->scratch + me->index * a->thread_bytes + a->outs_at));
 }

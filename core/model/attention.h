@@ -6,7 +6,10 @@
  * 0 and folded in order (kernels.h), so the cut into items cannot be seen in the result. When there
  * are few items and they cannot be shared out evenly (a few long sequences), runs become items of
  * their own, and a further stage folds them. While a thread works on a run, the kernel brings near
- * what it reads next. */
+ * what it reads next.
+ *
+ * q4: the runs hold the positions before a query's own page; that page, in f16, is folded in behind them as a run of its
+ * own, of one tile. The outcome is put back through the Hadamard transform. */
 #ifndef MODEL_ATTENTION_H
 #define MODEL_ATTENTION_H
 

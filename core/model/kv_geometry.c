@@ -15,7 +15,8 @@ enum status kv_geometry_init(struct kv_geometry *g, enum kv_type type, uint32_t 
     if (type == KV_AUTO)
         type = dim < AUTO_Q8_DIM ? KV_F16 : KV_Q8_0;
     size_t tile = kv_tile_bytes(type, dim);
-    if (tile > PAGE_MAX / 2 / layers / heads)
+    size_t open_tile = type == KV_Q4 ? kv_tile_bytes(KV_F16, dim) : 0;
+    if ((tile > open_tile ? tile : open_tile) > PAGE_MAX / 2 / layers / heads)
         return error_set(err, STATUS_UNSUPPORTED,
                          "a KV page of %u layers of %u KV heads of %u numbers (%s) would be larger "
                          "than 1 GiB",
@@ -24,6 +25,8 @@ enum status kv_geometry_init(struct kv_geometry *g, enum kv_type type, uint32_t 
     g->tile = tile;
     g->layer = 2 * heads * tile;
     g->page = layers * g->layer;
+    g->open_tile = open_tile;
+    g->open_page = layers * 2 * heads * open_tile;
     return STATUS_OK;
 }
 
@@ -35,9 +38,6 @@ enum status kv_geometry_type(const char *name, enum kv_type *type, struct error 
         *type = KV_AUTO;
         return STATUS_OK;
     }
-    if (strcmp(name, "q4") == 0)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "KV type '%s' is not supported by this version (f32, f16 and q8_0 are)", name);
     return error_set(err, STATUS_UNSUPPORTED,
-                     "there is no KV type '%s' (f32, f16 and q8_0 are supported)", name);
+                     "there is no KV type '%s' (f32, f16, q8_0 and q4 are supported)", name);
 }

@@ -78,6 +78,10 @@ struct step_sequence {
     const uint32_t *pages; /* ids; position / 32 is the index */
     uint32_t n_pages;
     bool failed; /* out: a number of this sequence was not finite; its logits and K, V are void */
+    /* q4: the open pages (alloc/open_pages.h) of all pages with tokens of the step, from page open_first on, with what earlier
+     * steps wrote to them. */
+    void *const *open;
+    uint32_t open_first, n_open;
 };
 
 struct step {
@@ -85,7 +89,7 @@ struct step {
     uint32_t n_tokens; /* 1 … max_tokens */
     struct step_sequence *sequences;
     uint32_t n_sequences;
-    const struct pages *pool; /* pages of model_kv_geometry()->page bytes */
+    const struct pages *pool; /* pages of model_kv_geometry()->page bytes, with open ones of ->open_page */
 };
 
 /* Reads sizes and checks names, shapes and types of all tensors; reads no weight. Each fault is
@@ -120,7 +124,7 @@ void model_step(struct model *model, const struct step *step, float *logits);
 void model_step_hidden(struct model *model, const struct step *step, float *logits, float *hidden);
 
 /* Bytes of K and V that attention read in the last step: whole tiles, those that sequences share once
- * where they were read once. */
+ * where they were read once; open pages are not counted. */
 uint64_t model_kv_read(const struct model *model);
 
 #endif

@@ -65,13 +65,14 @@ static void resolve_pages(struct plan *plan, const struct step *step)
 /* Appends a token to the last block, or begins one: `same` tells that the last block is of its
  * sequence. */
 static void add_query(struct plan_queries *q, uint32_t token, const struct step_token *t, bool same,
-                      void *const *pages)
+                      void *const *pages, const struct step_sequence *sequence)
 {
     struct plan_block *block = q->n_blocks > 0 ? &q->blocks[q->n_blocks - 1] : NULL;
     if (block == NULL || !same || block->n == PLAN_BLOCK_TOKENS ||
         block->first + block->n != token) {
         block = &q->blocks[q->n_blocks++];
-        *block = (struct plan_block){.first = token, .query = q->n_tokens, .pages = pages};
+        *block = (struct plan_block){
+            .first = token, .query = q->n_tokens, .pages = pages, .sequence = sequence};
     }
     block->n++;
     block->runs = t->position / KV_RUN_POSITIONS + 1;
@@ -139,6 +140,7 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
                uint32_t vocab)
 {
     check(pages_bytes(step->pool) == geometry->page);
+    check(pages_open_bytes(step->pool) == geometry->open_page);
     resolve_pages(plan, step);
     plan->n_spans = 0;
     clear_queries(&plan->all);
@@ -148,7 +150,13 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
         const struct step_token *before = i > 0 ? &step->tokens[i - 1] : NULL;
         check(t->token < vocab && t->sequence < step->n_sequences);
         uint32_t page = t->position / KV_TILE_POSITIONS, at = t->position % KV_TILE_POSITIONS;
-        check(page < step->sequences[t->sequence].n_pages);
+        const struct step_sequence *sequence = &step->sequences[t->sequence];
+        check(page < sequence->n_pages);
+        void *open = NULL;
+        if (geometry->open_page > 0) {
+            check(page - sequence->open_first < sequence->n_open);
+            open = sequence->open[page - sequence->open_first];
+        }
         bool same = before != NULL && before->sequence == t->sequence;
         struct plan_table *table = &plan->tables[t->sequence];
         check(same ? t->position > before->position : !table->begun);
@@ -157,11 +165,11 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
         if (same && t->position == before->position + 1 && at != 0)
             plan->spans[plan->n_spans - 1].n++;
         else
-            plan->spans[plan->n_spans++] = (struct plan_span){i, 1, at, table->pages[page]};
+            plan->spans[plan->n_spans++] = (struct plan_span){i, 1, at, table->pages[page], open};
 
-        add_query(&plan->all, i, t, same, table->pages);
+        add_query(&plan->all, i, t, same, table->pages, sequence);
         if (t->logits)
-            add_query(&plan->asked, i, t, same, table->pages);
+            add_query(&plan->asked, i, t, same, table->pages, sequence);
     }
     make_items(&plan->all, plan, step->n_sequences);
     make_items(&plan->asked, plan, step->n_sequences);

@@ -34,6 +34,7 @@ struct plan_span {
     uint32_t first, n; /* tokens of the step */
     uint32_t at;       /* position of the first one in the page */
     void *page;
+    void *open; /* NULL: the KV type has none */
 };
 
 /* Consecutive tokens of one sequence, in ascending positions. */
@@ -43,6 +44,7 @@ struct plan_block {
     uint32_t runs;      /* runs of KV_RUN_POSITIONS up to the last token's position */
     uint32_t n_pages;   /* up to that position */
     void *const *pages; /* of the sequence */
+    const struct step_sequence *sequence;
     /* Leading runs, before its last one, whose pages are those of the block before it in its item; 0 for the item's
      * first block. */
     uint32_t shared;

@@ -20,6 +20,8 @@ static enum status open_pool(struct session *s, uint64_t positions, struct error
     enum status status = arena_create(&options, &s->arena, err);
     if (status == STATUS_OK)
         status = pages_create(s->arena, page, &s->pool, err);
+    if (status == STATUS_OK)
+        pages_set_open(s->pool, model_kv_geometry(s->model)->open_page);
     return status;
 }
 
@@ -104,7 +106,7 @@ enum status session_feed(struct session *s, const uint32_t *tokens, uint32_t n, 
                                     .position = start + done + i,
                                     .logits = which == SESSION_LOGITS_ALL ||
                                               (which == SESSION_LOGITS_LAST && done + i == n - 1)};
-        struct step_sequence sequence = {s->table.ids, s->table.n_pages, false};
+        struct step_sequence sequence = session_sequence(&s->table);
         struct step step = {step_tokens, now, &sequence, 1, s->pool};
         model_step(s->model, &step, logits);
         if (sequence.failed)
@@ -113,6 +115,7 @@ enum status session_feed(struct session *s, const uint32_t *tokens, uint32_t n, 
             logits += (size_t)now * stride;
         done += now;
     }
+    block_table_truncate(&s->table, s->table.n_positions); /* its open pages, where there are any */
     free(step_tokens);
     return status;
 }

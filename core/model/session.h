@@ -45,6 +45,16 @@ enum session_logits { SESSION_LOGITS_NONE, SESSION_LOGITS_LAST, SESSION_LOGITS_A
  * the pool is full. The table may be any of the session's pool. */
 bool session_append(struct session *s, struct block_table *table, uint32_t count);
 
+/* A table as a step's sequence. */
+static inline struct step_sequence session_sequence(const struct block_table *t)
+{
+    return (struct step_sequence){.pages = t->ids,
+                                  .n_pages = t->n_pages,
+                                  .open = t->open,
+                                  .open_first = t->open_first,
+                                  .n_open = t->n_open};
+}
+
 /* Appends n tokens to the sequence, in steps of at most `chunk` (0: the model's most). logits: rows of
  * model_logits_stride floats, one, or n for ALL. CONTEXT_LENGTH if they do not fit, NON_FINITE if
  * the model produced no number. */

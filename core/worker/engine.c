@@ -57,7 +57,9 @@ static enum status inspect_draft(struct engine *e, struct error *err)
         return error_set(err, STATUS_UNSUPPORTED,
                          "option draft: %s: a context of %u is too short, %u are needed",
                          e->options->draft, d->info.context, DRAFT_WINDOW + DRAFT_MAX);
-    return kv_geometry_init(&d->geometry, e->geometry.type, d->info.layers, d->info.kv_heads,
+    /* A draft's rollbacks reach any page of its text, which open pages do not allow. */
+    enum kv_type type = e->geometry.type == KV_Q4 ? KV_AUTO : e->geometry.type;
+    return kv_geometry_init(&d->geometry, type, d->info.layers, d->info.kv_heads,
                             d->info.head_size, err);
 }
 
@@ -160,6 +162,9 @@ static enum status make_plan(struct engine *e, struct error *err)
     if (e->draft.gguf != NULL) /* its head is gathered from a table of at most 2 bytes a number */
         e->plan.weights +=
             e->draft.info.weight_bytes + (uint64_t)e->draft.info.outputs * e->draft.info.width * 2;
+    /* open pages: two a sequence while its draft is verified, and those of the prompts of a step */
+    e->plan.weights +=
+        (2 * o->max_running + o->prefill_chunk / KV_TILE_POSITIONS) * e->geometry.open_page;
     e->plan.kv_wanted = o->kv_memory;
     /* one page more for each sequence and for the waste behind a slab's last page */
     e->plan.kv_useful =
@@ -178,6 +183,8 @@ static enum status make_arena(struct engine *e, struct error *err)
     enum status status = arena_create(&options, &e->arena, err);
     if (status == STATUS_OK)
         status = pages_create(e->arena, e->geometry.page, &e->pages, err);
+    if (status == STATUS_OK)
+        pages_set_open(e->pages, e->geometry.open_page);
     if (status == STATUS_OK && draft)
         status = pages_create(e->arena, e->draft.geometry.page, &e->draft.pages, err);
     return status;

@@ -45,6 +45,10 @@ def test_q8_0_cache():
     check('q8_0')
 
 
+def test_q4_cache():
+    check('q4')
+
+
 def test_every_tier_serves():
     """Each tier that this CPU has answers the golden; a missing one is said."""
     golden = json.loads((stories().parent / 'golden/once-f64.json').read_text())

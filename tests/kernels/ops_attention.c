@@ -124,6 +124,40 @@ static size_t q8_v_at(uint32_t dim, uint32_t d, uint32_t pos)
     return ((size_t)(pos / 4) * ((dim + 3) / 4 * 4) + d) * 4 + pos % 4;
 }
 
+/* The same of q4, whose bytes hold two numbers; the second one if d & 4 in K, pos & 4 in V. */
+static size_t q4_scale_at(uint32_t dim, uint32_t block, uint32_t pos)
+{
+    return (size_t)((dim + 7) / 8 * 8) * 16 + ((size_t)block * 32 + pos) * 2;
+}
+
+static size_t q4_k_at(uint32_t d, uint32_t pos)
+{
+    return (size_t)(d / 8) * 128 + pos * 4 + d % 4;
+}
+
+static size_t q4_v_at(uint32_t dim, uint32_t d, uint32_t pos)
+{
+    return ((size_t)(pos / 8) * ((dim + 7) / 8 * 8) + d) * 4 + pos % 4;
+}
+
+static size_t quants_scale_at(enum kv_type type, uint32_t dim, uint32_t block, uint32_t pos)
+{
+    return type == KV_Q4 ? q4_scale_at(dim, block, pos) : q8_scale_at(dim, block, pos);
+}
+
+static int quant_at(enum kv_type type, const uint8_t *tile, bool values, uint32_t dim, uint32_t d, uint32_t pos)
+{
+    if (type == KV_Q8_0)
+        return (int8_t)tile[values ? q8_v_at(dim, d, pos) : q8_k_at(d, pos)];
+    const uint8_t byte = tile[values ? q4_v_at(dim, d, pos) : q4_k_at(d, pos)];
+    return ((values ? pos : d) & 4 ? byte >> 4 : byte & 15) - 8;
+}
+
+static bool is_quantised(enum kv_type type)
+{
+    return type == KV_Q8_0 || type == KV_Q4;
+}
+
 /* A tile's number as a double. */
 static double number_at(enum kv_type type, const void *tile, bool values, uint32_t dim, uint32_t d,
                         uint32_t pos)
@@ -133,9 +167,8 @@ static double number_at(enum kv_type type, const void *tile, bool values, uint32
         return (double)((const float *)tile)[at];
     if (type == KV_F16)
         return (double)f16_to_f32(((const uint16_t *)tile)[at]);
-    const uint8_t *bytes = tile;
-    const float scale = f16_to_f32(load_u16(bytes + q8_scale_at(dim, d / 32, pos)));
-    return (double)scale * (int8_t)bytes[values ? q8_v_at(dim, d, pos) : q8_k_at(d, pos)];
+    const float scale = f16_to_f32(load_u16((const uint8_t *)tile + quants_scale_at(type, dim, d / 32, pos)));
+    return (double)scale * quant_at(type, tile, values, dim, d, pos);
 }
 
 /* Positions that no query may read become NaN bytes. */
@@ -155,6 +188,15 @@ static void poison(struct scene *s, enum kv_type type, uint32_t from)
                 const size_t scale = q8_scale_at(s->run.dim, d / 32, i);
                 ((uint8_t *)s->k[t].data)[q8_k_at(d, i)] = 0x80;
                 ((uint8_t *)s->v[t].data)[q8_v_at(s->run.dim, d, i)] = 0x80;
+                memcpy((uint8_t *)s->k[t].data + scale, &nan16, sizeof(nan16));
+                memcpy((uint8_t *)s->v[t].data + scale, &nan16, sizeof(nan16));
+            } else if (type == KV_Q4) {
+                /* The other half of a byte may be read. */
+                const size_t scale = q4_scale_at(s->run.dim, d / 32, i);
+                uint8_t *k = (uint8_t *)s->k[t].data + q4_k_at(d, i);
+                uint8_t *v = (uint8_t *)s->v[t].data + q4_v_at(s->run.dim, d, i);
+                *k = d & 4 ? *k & 15 : *k & 240;
+                *v = i & 4 ? *v & 15 : *v & 240;
                 memcpy((uint8_t *)s->k[t].data + scale, &nan16, sizeof(nan16));
                 memcpy((uint8_t *)s->v[t].data + scale, &nan16, sizeof(nan16));
             } else {
@@ -241,22 +283,24 @@ static void round_query(enum kv_type type, const float *x, uint32_t dim, double 
         for (uint32_t d = b; d < end; d++)
             amax = fmax(amax, fabs((double)x[d]));
         for (uint32_t d = b; d < end; d++)
-            q[d] = type == KV_Q8_0 ? nearbyint((double)x[d] * 127 / amax) * amax / 127 : (double)x[d];
+            q[d] = is_quantised(type) ? nearbyint((double)x[d] * 127 / amax) * amax / 127 : (double)x[d];
     }
 }
 
-/* Every number of a q8_0 tile, written one position at a time in a wild order, is within half a step of what was
+/* Every number of a q8_0 or q4 tile, written one position at a time in a wild order, is within half a step of what was
  * stored, and so are its neighbours after it; the bytes are those of one store of all. */
-static void oracle_store_q8(const struct op *op, const struct kernels *k)
+static void oracle_store_quants(const struct op *op, const struct kernels *k)
 {
-    const bool values = op->slot == offsetof(struct kernels, store_v[KV_Q8_0]);
+    const enum kv_type type = (enum kv_type)op->variant;
+    const bool values = op->slot == offsetof(struct kernels, store_v) + type * sizeof(kv_store_fn *);
+    const double most = type == KV_Q4 ? 7 : 127;
     struct rng r = rng_make(15);
     for (size_t i = 0; i < DIMS; i++) {
         const uint32_t dim = dims[i];
-        const size_t bytes = kv_tile_bytes(KV_Q8_0, dim);
+        const size_t bytes = kv_tile_bytes(type, dim);
         float *x = xcalloc((size_t)KV_TILE_POSITIONS * dim, sizeof(*x));
         struct guarded all = guarded_new(bytes, 64), one = guarded_new(bytes, 64);
-        expect(bytes == (dim + 3) / 4 * 128 + (dim + 31) / 32 * 64);
+        expect(bytes == (type == KV_Q4 ? (dim + 7) / 8 : (dim + 3) / 4) * 128 + (dim + 31) / 32 * 64);
         fill_floats(x, (size_t)KV_TILE_POSITIONS * dim, FILL_RANDOM, &r);
         store_slot(k, op)(all.data, 0, KV_TILE_POSITIONS, x, dim, dim);
         for (uint32_t n = 0, p = 7; n < KV_TILE_POSITIONS; n++, p = (p + 11) % KV_TILE_POSITIONS)
@@ -267,9 +311,9 @@ static void oracle_store_q8(const struct op *op, const struct kernels *k)
                 float amax = 0;
                 for (uint32_t j = d / 32 * 32; j < d / 32 * 32 + 32 && j < dim; j++)
                     amax = fmaxf(amax, fabsf(x[(size_t)p * dim + j]));
-                /* Rounding the scale to f16 takes the largest number 2⁻¹¹ · 127 of a step off. */
-                expect_msg(fabs(number_at(KV_Q8_0, all.data, values, dim, d, p) - (double)x[(size_t)p * dim + d]) <=
-                               (double)amax / 127 * 0.5634,
+                /* Rounding the scale to f16 takes the largest number 2⁻¹¹ · 127 (q4: 7) of a step off. */
+                expect_msg(fabs(number_at(type, all.data, values, dim, d, p) - (double)x[(size_t)p * dim + d]) <=
+                               (double)amax / most * (0.5012 + most / 2047),
                            "%s dim=%u position %u dimension %u", op->name, dim, p, d);
             }
         guarded_free(&all);
@@ -278,22 +322,23 @@ static void oracle_store_q8(const struct op *op, const struct kernels *k)
     }
 }
 
-/* By how much the grid of q8_0's weights may turn position p's share of dimension d: half a step of its tile. */
-static double q8_weight_error(const void *tile, const double *e, uint32_t count, uint32_t dim, uint32_t d, uint32_t p)
+/* By how much the grid of quantised types' weights may turn position p's share of dimension d: half a step of its tile. */
+static double weight_error(enum kv_type type, const void *tile, const double *e, uint32_t count, uint32_t dim, uint32_t d, uint32_t p)
 {
     double largest = 0;
     for (uint32_t i = p / 32 * 32; i < p / 32 * 32 + 32 && i < count; i++) {
-        const double scale = (double)f16_to_f32(load_u16((const uint8_t *)tile + q8_scale_at(dim, d / 32, i % 32)));
+        const double scale =
+            (double)f16_to_f32(load_u16((const uint8_t *)tile + quants_scale_at(type, dim, d / 32, i % 32)));
         largest = fmax(largest, e[i] * scale);
     }
-    return largest / 255 * 0.501 * abs(((const int8_t *)tile)[q8_v_at(dim, d, p % 32)]);
+    return largest / 255 * 0.501 * abs(quant_at(type, tile, true, dim, d, p % 32));
 }
 
 static void oracle_attention(const struct op *op, const struct kernels *k)
 {
     const enum kv_type type = (enum kv_type)op->variant;
     struct rng r = rng_make(13);
-    const uint32_t dim = type == KV_Q8_0 ? 41 : 24;
+    const uint32_t dim = is_quantised(type) ? 41 : 24;
     struct scene s = scene_make(k, type, dim, 3, FILL_RANDOM, &r);
     double q[64];
     round_query(type, s.queries[0].q, dim, q);
@@ -317,7 +362,7 @@ static void oracle_attention(const struct op *op, const struct kernels *k)
         for (uint32_t p = 0; p < 71; p++) {
             const double v = number_at(type, s.v[p / 32].data, true, dim, d, p % 32);
             out += e[p] * v;
-            allowed += type == KV_Q8_0 ? q8_weight_error(s.v[p / 32].data, e, 71, dim, d, p) : 0;
+            allowed += is_quantised(type) ? weight_error(type, s.v[p / 32].data, e, 71, dim, d, p) : 0;
         }
         ck_assert_double_le(fabs((double)s.queries[0].out[d] - out), 1e-4 * (fabs(out) + sum) + allowed);
     }
@@ -377,21 +422,75 @@ static void oracle_merge(const struct op *op, const struct kernels *k)
     ck_assert_double_le(fabs((double)out[0] - (exp(-1) + 3) / 4), 1e-6);
 }
 
+/* Twice is nothing, once keeps lengths, and a single number is spread over its block. */
+static void oracle_hadamard(const struct op *op, const struct kernels *k)
+{
+    struct rng r = rng_make(16);
+    for (size_t i = 0; i < DIMS; i++) {
+        const uint32_t dim = dims[i], size = dim & -dim;
+        struct guarded x = guarded_new(dim * sizeof(float), 4);
+        float *y = x.data, *was = xcalloc(dim, sizeof(*was));
+        double before = 0, after = 0;
+        fill_floats(y, dim, FILL_RANDOM, &r);
+        memcpy(was, y, dim * sizeof(*was));
+        k->hadamard(y, dim);
+        for (uint32_t d = 0; d < dim; d++) {
+            before += (double)was[d] * (double)was[d];
+            after += (double)y[d] * (double)y[d];
+        }
+        expect_msg(fabs(after - before) <= 1e-5 * before, "%s dim=%u", op->name, dim);
+        k->hadamard(y, dim);
+        for (uint32_t d = 0; d < dim; d++)
+            ck_assert_double_le(fabs((double)(y[d] - was[d])), 1e-5 * sqrt(before));
+        memset(y, 0, dim * sizeof(*y));
+        y[dim - 1] = 1;
+        k->hadamard(y, dim);
+        for (uint32_t d = 0; d < dim; d++) {
+            /* The sign says whether the two places in the block share an odd number of bits. */
+            const bool minus = __builtin_parity(d % size & (size - 1));
+            const double want = d < dim - size ? 0 : (minus ? -1 : 1) / sqrt(size);
+            ck_assert_double_le(fabs((double)y[d] - want), 1e-6);
+        }
+        expect(guarded_intact(&x));
+        guarded_free(&x);
+        free(was);
+    }
+}
+
+static void check_hadamard(const struct pair *pair)
+{
+    struct rng r = rng_make(17);
+    for (size_t i = 0; i < DIMS; i++) {
+        const uint32_t dim = dims[i];
+        float want[256], got[256];
+        fill_floats(want, dim, FILL_RANDOM, &r);
+        memcpy(got, want, sizeof(got));
+        pair->scalar.hadamard(want, dim);
+        pair->kernels.hadamard(got, dim);
+        expect_msg(memcmp(want, got, dim * sizeof(*got)) == 0, "%s/%s dim=%u", pair->op->name, pair->kernels.tier, dim);
+    }
+}
+
 const struct op attention_ops[] = {
     {"store_k_f32", offsetof(struct kernels, store_k[KV_F32]), KV_F32, check_store, NULL, NULL},
     {"store_k_f16", offsetof(struct kernels, store_k[KV_F16]), KV_F16, check_store, NULL, NULL},
     {"store_v_f32", offsetof(struct kernels, store_v[KV_F32]), KV_F32, check_store, NULL, NULL},
     {"store_v_f16", offsetof(struct kernels, store_v[KV_F16]), KV_F16, check_store, NULL, NULL},
-    {"store_k_q8_0", offsetof(struct kernels, store_k[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_q8,
+    {"store_k_q8_0", offsetof(struct kernels, store_k[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_quants,
      NULL},
-    {"store_v_q8_0", offsetof(struct kernels, store_v[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_q8,
+    {"store_v_q8_0", offsetof(struct kernels, store_v[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_quants,
      NULL},
+    {"store_k_q4", offsetof(struct kernels, store_k[KV_Q4]), KV_Q4, check_store, oracle_store_quants, NULL},
+    {"store_v_q4", offsetof(struct kernels, store_v[KV_Q4]), KV_Q4, check_store, oracle_store_quants, NULL},
+    {"hadamard", offsetof(struct kernels, hadamard), 0, check_hadamard, oracle_hadamard, NULL},
     {"attention_f32", offsetof(struct kernels, attention[KV_F32]), KV_F32, check_attention,
      oracle_attention, bench_attention},
     {"attention_f16", offsetof(struct kernels, attention[KV_F16]), KV_F16, check_attention,
      oracle_attention, bench_attention},
     {"attention_q8_0", offsetof(struct kernels, attention[KV_Q8_0]), KV_Q8_0, check_attention,
      oracle_attention, bench_attention},
+    {"attention_q4", offsetof(struct kernels, attention[KV_Q4]), KV_Q4, check_attention, oracle_attention,
+     bench_attention},
     {"attention_merge", offsetof(struct kernels, attention_merge), 0, check_merge, oracle_merge,
      NULL},
     {"attention_finish", offsetof(struct kernels, attention_finish), 0, check_merge, NULL, NULL},

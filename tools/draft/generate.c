@@ -271,7 +271,7 @@ static enum status run_step(struct generator *g, struct error *err)
         for (uint32_t k = 0; k < more; k++)
             g->step_tokens[n++] =
                 (struct step_token){s->tokens.ids[s->fed + k], s->fed + k, n_sequences, true};
-        g->sequences[n_sequences] = (struct step_sequence){s->table.ids, s->table.n_pages, false};
+        g->sequences[n_sequences] = session_sequence(&s->table);
         used[n_sequences] = s;
         counts[n_sequences++] = more;
     }

@@ -126,12 +126,72 @@ START_TEST(tables_agree_with_arrays)
 }
 END_TEST
 
+/* Open pages: appended to with the pages, shared by forks until one writes, dropped when no position of theirs can be
+ * written again. */
+START_TEST(open_pages)
+{
+    size_t page = PAGE_BYTES;
+    struct arena_options o = {.limit = 16 << 20, .page_bytes = &page, .n_page_bytes = 1};
+    struct arena *arena;
+    struct pages *pool;
+    struct error err = {0};
+    struct block_table a, b;
+    ck_assert_int_eq(arena_create(&o, &arena, &err), STATUS_OK);
+    ck_assert_int_eq(pages_create(arena, page, &pool, &err), STATUS_OK);
+    ck_assert_ptr_null(pages_open(pool));
+    pages_set_open(pool, 128);
+    struct open_pages *open = pages_open(pool);
+    ck_assert(pages_reserve(pool, 20));
+    while (!pages_want(pool, 20))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    block_table_init(&a, pool);
+    ck_assert(block_table_append(&a, 0));
+    ck_assert_uint_eq(a.n_open, 0);
+    ck_assert(block_table_append(&a, 70));
+    ck_assert(a.n_open == 3 && a.open_first == 0 && open->used == 3);
+    strcpy(a.open[2], "kept");
+    block_table_truncate(&a, 70); /* a step is over */
+    ck_assert(a.n_open == 1 && a.open_first == 2 && open->used == 1);
+    ck_assert_str_eq(a.open[0], "kept");
+
+    ck_assert(block_table_append(&a, 40)); /* drafts over the end of the page, half of them wrong */
+    ck_assert(a.n_open == 2 && a.open_first == 2);
+    block_table_truncate(&a, 90);
+    ck_assert(a.n_open == 1 && a.open_first == 2);
+    ck_assert_str_eq(a.open[0], "kept");
+
+    block_table_fork(&b, &a);
+    ck_assert(open->used == 1 && open_page_refs(a.open[0]) == 2 && b.open[0] == a.open[0]);
+    ck_assert(block_table_append(&b, 1));
+    ck_assert(open->used == 2 && b.open[0] != a.open[0]);
+    ck_assert_str_eq(b.open[0], "kept");
+    void *own = a.open[0];
+    ck_assert(block_table_append(&a, 6)); /* the last one left writes where it is */
+    ck_assert_ptr_eq(a.open[0], own);
+    block_table_truncate(&a, 96);
+    ck_assert(a.n_open == 0 && open->used == 1);
+    ck_assert(block_table_append(&a, 1));
+    ck_assert(a.n_open == 1 && a.open_first == 3);
+    block_table_truncate(&a, 0);
+    block_table_adopt(&a, b.ids[0]);
+    ck_assert(block_table_append(&a, 32));
+    ck_assert(a.n_open == 1 && a.open_first == 1);
+    block_table_release(&a);
+    block_table_release(&b);
+    ck_assert(open->used == 0);
+    pages_unreserve(pool, 20);
+    pages_free(pool);
+    arena_free(arena);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("block_table");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, tables_agree_with_arrays);
+    tcase_add_test(tc, open_pages);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
