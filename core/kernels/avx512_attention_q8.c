@@ -3,7 +3,7 @@
  * Queries are taken in blocks of up to eight, in groups of up to four; a group's sums stay in registers:
  *
  *     scores   lanes are positions, a dword holds four dimensions; K is made unsigned for vpdpbusd and the 128
- *              come off by the sum's start
+ *              (q4: 15) come off by the sum's start
  *     softmax  a query at a time
  *     grid     e · scale of V, put on u8 for each tile and block of 32 dimensions
  *     output   lanes are dimensions, a dword holds four positions; first the whole tiles that all queries of the
@@ -34,7 +34,7 @@
 struct chunk {
     int8_t q[CHUNK][GROUP][KV_Q8_BLOCK];
     float d[CHUNK][GROUP];
-    int32_t start[CHUNK][GROUP]; /* −128·Σq */
+    int32_t sum[CHUNK][GROUP];
 };
 
 /* The weights of a group for one block of 32 dimensions: dword of positions 4i … 4i+3 of query q at
@@ -132,7 +132,7 @@ INLINE void quantise_queries(int nq, const struct attention_query *queries, uint
                 const __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, scale));
                 _mm_storeu_si128((void *)chunk->q[b][q], _mm512_cvtepi32_epi8(q0));
                 _mm_storeu_si128((void *)(chunk->q[b][q] + 16), _mm512_cvtepi32_epi8(q1));
-                chunk->start[b][q] = -128 * _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+                chunk->sum[b][q] = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
             }
             if (pass == 0)
                 _mm_storeu_ps(chunk->d[b], _mm_castsi128_ps(largest_of_four(x)));
@@ -148,13 +148,13 @@ INLINE size_t scale_at(bool q4, uint32_t dim, uint32_t b)
     return q4 ? kv_q4_scale_at(dim, b, 0) : kv_q8_scale_at(dim, b, 0);
 }
 
-/* Dword w of 16 positions, the first or the second: quants plus 128 (q4: plus 8). */
+/* Dword w of 16 positions, the first or the second: quants plus 128 (q4: plus 15). */
 INLINE __m512i load_keys(bool q4, const uint8_t *k, uint32_t w, uint32_t half)
 {
     if (!q4)
         return _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w + 64 * half)), _mm512_set1_epi8(-128));
     const __m512i x = _mm512_loadu_si512((const void *)(k + 128 * (w / 2) + 64 * half));
-    return _mm512_and_si512(w % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
+    return _mm512_and_si512(w % 2 == 0 ? _mm512_slli_epi16(x, 1) : _mm512_srli_epi16(x, 3), _mm512_set1_epi8(30));
 }
 
 /* The quants of four positions, dword i of the tile, for 16 dimensions. */
@@ -162,9 +162,9 @@ INLINE __m512i load_values(bool q4, const uint8_t *v, size_t stride, int i)
 {
     if (!q4)
         return _mm512_loadu_si512((const void *)(v + (size_t)i * stride));
-    const __m512i signs = _mm512_set4_epi32(0x07060504, 0x03020100, (int32_t)0xfffefdfc, (int32_t)0xfbfaf9f8);
+    const __m512i odd = _mm512_set4_epi32(0x0f0d0b09, 0x07050301, (int32_t)0xfffdfbf9, (int32_t)0xf7f5f3f1);
     const __m512i x = _mm512_loadu_si512((const void *)(v + (size_t)(i / 2) * stride));
-    return _mm512_shuffle_epi8(signs, _mm512_and_si512(i % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)));
+    return _mm512_shuffle_epi8(odd, _mm512_and_si512(i % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)));
 }
 
 /* Continues the scores of nq queries against a tile by block b of `words` dwords; i: its place in the chunk. */
@@ -177,7 +177,7 @@ INLINE void score_block(bool q4, int nq, uint32_t words, uint32_t dim, const str
 
     UNROLL
     for (int q = 0; q < nq; q++)
-        s[q][0] = s[q][1] = _mm512_set1_epi32(q4 ? chunk->start[i][q] / 16 : chunk->start[i][q]);
+        s[q][0] = s[q][1] = _mm512_set1_epi32(chunk->sum[i][q] * (q4 ? -KV_Q4_MOST : -128));
     UNROLL_IF_KNOWN
     for (uint32_t w = 0; w < words; w++) {
         const __m512i k0 = load_keys(q4, k, w, 0), k1 = load_keys(q4, k, w, 1);

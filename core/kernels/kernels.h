@@ -135,7 +135,9 @@ const char *kv_type_name(enum kv_type type);
 
 /* Writes n positions [pos, pos+n) ≤ 32 of a tile, rounding to its type (f16: nearest even, overflow
  * to infinity; q8_0: d = amax / 127 rounded to f16, q = round-half-even(x · (1 / d)) within ±127, all zero if
- * amax < 1e-30 or d = 0; d is NaN if an x is not finite; q4: the same with 7 for 127); other positions keep theirs.
+ * amax < 1e-30 or d = 0; d is NaN if an x is not finite; q4: q is one of −15, −13 … 15, that is 2n − 15 with
+ * n = round-half-even(x · (0.5 / d) + 7.5) within 0 … 15, d the one of amax / 15, / 16 and / 17, rounded to f16, with the
+ * least sum of squared errors, the first one of several; 0 and NaN as before); other positions keep theirs.
  * x + i·ldx: the head's dim numbers at position pos + i. */
 typedef void kv_store_fn(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
                          uint32_t dim);

@@ -150,7 +150,7 @@ static int quant_at(enum kv_type type, const uint8_t *tile, bool values, uint32_
     if (type == KV_Q8_0)
         return (int8_t)tile[values ? q8_v_at(dim, d, pos) : q8_k_at(d, pos)];
     const uint8_t byte = tile[values ? q4_v_at(dim, d, pos) : q4_k_at(d, pos)];
-    return ((values ? pos : d) & 4 ? byte >> 4 : byte & 15) - 8;
+    return 2 * ((values ? pos : d) & 4 ? byte >> 4 : byte & 15) - 15;
 }
 
 static bool is_quantised(enum kv_type type)
@@ -287,13 +287,44 @@ static void round_query(enum kv_type type, const float *x, uint32_t dim, double 
     }
 }
 
-/* Every number of a q8_0 or q4 tile, written one position at a time in a wild order, is within half a step of what was
- * stored, and so are its neighbours after it; the bytes are those of one store of all. */
+/* The number of q4 that is nearest to x: d times one of −15, −13 … 15. */
+static double q4_nearest(double x, double d)
+{
+    return d * fmin(fmax(2 * floor(x / d / 2) + 1, -15), 15);
+}
+
+/* A block is as near to what was stored as the best of the scales amax / 15, / 16
+ * and / 17 allows, each number as near as its scale allows. */
+static void oracle_q4_block(const struct op *op, const void *tile, bool values, uint32_t dim, uint32_t b, uint32_t p, const float *x)
+{
+    const uint32_t n = dim - 32 * b < 32 ? dim - 32 * b : 32;
+    const double d = (double)f16_to_f32(load_u16((const uint8_t *)tile + q4_scale_at(dim, b, p)));
+    double best = INFINITY, error = 0;
+    float amax = 0;
+    for (uint32_t i = 0; i < n; i++)
+        amax = fmaxf(amax, fabsf(x[i]));
+    for (uint32_t most = 15; most <= 17; most++) {
+        const double candidate = (double)f16_to_f32(f32_to_f16(amax / (float)most));
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++)
+            sum += pow((double)x[i] - q4_nearest((double)x[i], candidate), 2);
+        best = fmin(best, sum);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const double off = fabs((double)x[i] - number_at(KV_Q4, tile, values, dim, 32 * b + i, p));
+        expect_msg(off <= fabs((double)x[i] - q4_nearest((double)x[i], d)) + 1e-5 * (double)amax,
+                   "%s dim=%u position %u dimension %u", op->name, dim, p, 32 * b + i);
+        error += off * off;
+    }
+    expect_msg(error <= best * 1.00001, "%s dim=%u position %u block %u: %g, want %g", op->name, dim, p, b, error, best);
+}
+
+/* Every number of a q8_0 or q4 tile, written one position at a time in a wild order, is what its store says, and so are its
+ * neighbours after it; the bytes are those of one store of all. */
 static void oracle_store_quants(const struct op *op, const struct kernels *k)
 {
     const enum kv_type type = (enum kv_type)op->variant;
     const bool values = op->slot == offsetof(struct kernels, store_v) + type * sizeof(kv_store_fn *);
-    const double most = type == KV_Q4 ? 7 : 127;
     struct rng r = rng_make(15);
     for (size_t i = 0; i < DIMS; i++) {
         const uint32_t dim = dims[i];
@@ -306,14 +337,17 @@ static void oracle_store_quants(const struct op *op, const struct kernels *k)
         for (uint32_t n = 0, p = 7; n < KV_TILE_POSITIONS; n++, p = (p + 11) % KV_TILE_POSITIONS)
             store_slot(k, op)(one.data, p, 1, x + (size_t)p * dim, dim, dim);
         expect(memcmp(all.data, one.data, bytes) == 0 && guarded_intact(&one));
-        for (uint32_t p = 0; p < KV_TILE_POSITIONS; p++)
+        for (uint32_t p = 0; p < KV_TILE_POSITIONS && type == KV_Q4; p++)
+            for (uint32_t b = 0; b < (dim + 31) / 32; b++)
+                oracle_q4_block(op, all.data, values, dim, b, p, x + (size_t)p * dim + 32 * b);
+        for (uint32_t p = 0; p < KV_TILE_POSITIONS && type == KV_Q8_0; p++)
             for (uint32_t d = 0; d < dim; d++) {
                 float amax = 0;
                 for (uint32_t j = d / 32 * 32; j < d / 32 * 32 + 32 && j < dim; j++)
                     amax = fmaxf(amax, fabsf(x[(size_t)p * dim + j]));
-                /* Rounding the scale to f16 takes the largest number 2⁻¹¹ · 127 (q4: 7) of a step off. */
+                /* Rounding the scale to f16 takes the largest number 2⁻¹¹ · 127 of a step off. */
                 expect_msg(fabs(number_at(type, all.data, values, dim, d, p) - (double)x[(size_t)p * dim + d]) <=
-                               (double)amax / most * (0.5012 + most / 2047),
+                               (double)amax / 127 * (0.5012 + 127.0 / 2047),
                            "%s dim=%u position %u dimension %u", op->name, dim, p, d);
             }
         guarded_free(&all);
