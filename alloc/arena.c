@@ -355,8 +355,7 @@ enum status arena_create(const struct arena_options *options, struct arena **are
             err, STATUS_NO_MEMORY,
             "the KV memory of %zu bytes is too small: it must hold 4 slabs of %zu bytes (pages of "
             "%zu bytes)",
-            options->limit,
-            slab == 0 ? (largest > HUGE_PAGE ? largest : HUGE_PAGE) : slab,
+            options->limit, slab == 0 ? (largest > HUGE_PAGE ? largest : HUGE_PAGE) : slab,
             largest);
     struct arena *a = xcalloc(1, sizeof(*a));
     a->limit = options->limit;

@@ -31,7 +31,8 @@ struct block_table {
     uint32_t cap;
     uint32_t n_positions; /* positions appended and not truncated */
 
-    void **open; /* pages open_first … open_first + n_open − 1 in full precision, up to the last one */
+    void **
+        open; /* pages open_first … open_first + n_open − 1 in full precision, up to the last one */
     uint32_t open_first, n_open, open_cap;
 };
 

@@ -11,12 +11,15 @@ static ngx_int_t ngx_http_tokenring_request_id_variable(ngx_http_request_t *r,
 static ngx_int_t ngx_http_tokenring_result_variable(ngx_http_request_t *r,
                                                     ngx_http_variable_value_t *v, uintptr_t data);
 
-static ngx_str_t ngx_http_tokenring_results[] = {
-    ngx_string("x-tokenring-prompt-tokens"),     ngx_string("x-tokenring-cached-tokens"),
-    ngx_string("x-tokenring-completion-tokens"), ngx_string("x-tokenring-queue-ms"),
-    ngx_string("x-tokenring-ttft-ms"),           ngx_string("x-tokenring-finish"),
-    ngx_string("x-tokenring-cache"),             ngx_string("x-tokenring-draft-tokens"),
-    ngx_string("x-tokenring-draft-accepted")};
+static ngx_str_t ngx_http_tokenring_results[] = {ngx_string("x-tokenring-prompt-tokens"),
+                                                 ngx_string("x-tokenring-cached-tokens"),
+                                                 ngx_string("x-tokenring-completion-tokens"),
+                                                 ngx_string("x-tokenring-queue-ms"),
+                                                 ngx_string("x-tokenring-ttft-ms"),
+                                                 ngx_string("x-tokenring-finish"),
+                                                 ngx_string("x-tokenring-cache"),
+                                                 ngx_string("x-tokenring-draft-tokens"),
+                                                 ngx_string("x-tokenring-draft-accepted")};
 
 static ngx_http_variable_t ngx_http_tokenring_vars[] = {
 

@@ -68,7 +68,8 @@ static bool feed(struct bench *b, struct block_table *table, uint32_t sequence, 
     for (uint32_t done = 0; done < n;) {
         uint32_t now = n - done < b->chunk ? n - done : b->chunk;
         for (uint32_t i = 0; i < now; i++)
-            tokens[i] = (struct step_token){token_at(b, sequence, start + done + i), start + done + i, 0, done + i == n - 1};
+            tokens[i] = (struct step_token){token_at(b, sequence, start + done + i),
+                                            start + done + i, 0, done + i == n - 1};
         struct step_sequence s = session_sequence(table);
         struct step step = {tokens, now, &s, 1, b->session.pool};
         model_step(b->session.model, &step, b->logits);
@@ -184,7 +185,8 @@ static bool run_test(struct bench *b, const struct test *t, struct result *r)
             return false;
     qsort(reps, b->repeats, sizeof(*reps), by_rate);
     const struct repetition *middle = &reps[b->repeats / 2];
-    *r = (struct result){middle->rate, reps[0].rate, reps[b->repeats - 1].rate, middle->mbu, middle->mfu};
+    *r = (struct result){middle->rate, reps[0].rate, reps[b->repeats - 1].rate, middle->mbu,
+                         middle->mfu};
     return true;
 }
 
@@ -211,8 +213,8 @@ static void print_json(struct bench *b, const struct test *t, const struct resul
     if (t->depth > 0)
         snprintf(suffix + n, sizeof(suffix) - (size_t)n, "_d%u", t->depth);
     const char *kind = t->prefill ? "prefill" : "decode";
-    printf(", \"%s_tps%s\": %.2f, \"%s_tps_min%s\": %.2f, \"%s_tps_max%s\": %.2f", kind, suffix, r->median, kind, suffix, r->least,
-           kind, suffix, r->most);
+    printf(", \"%s_tps%s\": %.2f, \"%s_tps_min%s\": %.2f, \"%s_tps_max%s\": %.2f", kind, suffix,
+           r->median, kind, suffix, r->least, kind, suffix, r->most);
     printf(", \"%s_mbu%s\": %.3f, \"%s_mfu%s\": %.3f", kind, suffix, r->mbu, kind, suffix, r->mfu);
 }
 
@@ -226,16 +228,21 @@ static void print_row(struct bench *b, const struct test *t, const struct result
         print_json(b, t, r);
     } else if (b->format == CSV) {
         if (b->first_row)
-            puts("model,weight_bytes,parameters,tier,threads,kv_type,test,n,batch,depth,tps,tps_min,tps_max,mbu,mfu");
-        printf("%s,%zu,%llu,%s,%u,%s,%s,%u,%u,%u,%.2f,%.2f,%.2f,%.3f,%.3f\n", file, info->weight_bytes,
-               (unsigned long long)info->parameters, b->session.kernels.tier, b->threads, kv_type_name(b->kv_type),
-               t->prefill ? "pp" : "tg", t->n, t->batch, t->depth, r->median, r->least, r->most, r->mbu, r->mfu);
+            puts(
+                "model,weight_bytes,parameters,tier,threads,kv_type,test,n,batch,depth,tps,tps_min,tps_max,mbu,mfu");
+        printf("%s,%zu,%llu,%s,%u,%s,%s,%u,%u,%u,%.2f,%.2f,%.2f,%.3f,%.3f\n", file,
+               info->weight_bytes, (unsigned long long)info->parameters, b->session.kernels.tier,
+               b->threads, kv_type_name(b->kv_type), t->prefill ? "pp" : "tg", t->n, t->batch,
+               t->depth, r->median, r->least, r->most, r->mbu, r->mfu);
     } else {
         if (b->first_row)
-            printf("%s: %.2f B parameters, %.1f MiB of weights, %s, %u threads, KV %s\n\n%-18s %10s %21s %6s %6s\n", file,
-                   (double)info->parameters * 1e-9, (double)info->weight_bytes / 1048576, b->session.kernels.tier, b->threads,
-                   kv_type_name(b->kv_type), "test", "tokens/s", "(least ... most)", "MBU", "MFU");
-        printf("%-18s %10.2f %10.2f %10.2f %5.1f%% %5.1f%%\n", name, r->median, r->least, r->most, 100 * r->mbu, 100 * r->mfu);
+            printf(
+                "%s: %.2f B parameters, %.1f MiB of weights, %s, %u threads, KV %s\n\n%-18s %10s %21s %6s %6s\n",
+                file, (double)info->parameters * 1e-9, (double)info->weight_bytes / 1048576,
+                b->session.kernels.tier, b->threads, kv_type_name(b->kv_type), "test", "tokens/s",
+                "(least ... most)", "MBU", "MFU");
+        printf("%-18s %10.2f %10.2f %10.2f %5.1f%% %5.1f%%\n", name, r->median, r->least, r->most,
+               100 * r->mbu, 100 * r->mfu);
     }
     b->first_row = false;
     fflush(stdout);
@@ -255,7 +262,8 @@ static bool run_all(struct bench *b)
         }
         for (unsigned i = 0; i < b->made.n; i++) {
             for (unsigned k = 0; k < b->batches.n; k++) {
-                struct test t = {false, b->made.values[i], b->batches.values[k], b->depths.values[d]};
+                struct test t = {false, b->made.values[i], b->batches.values[k],
+                                 b->depths.values[d]};
                 struct result r;
                 if (t.n == 0)
                     continue;
@@ -274,7 +282,8 @@ static bool parse_list(const char *text, uint32_t least, uint32_t most, struct l
     for (const char *p = text;;) {
         char *end;
         unsigned long v = strtoul(p, &end, 10);
-        if (end == p || v < least || v > most || list->n == LIST_MAX || (*end != ',' && *end != '\0'))
+        if (end == p || v < least || v > most || list->n == LIST_MAX ||
+            (*end != ',' && *end != '\0'))
             return false;
         list->values[list->n++] = (uint32_t)v;
         if (*end == '\0')
@@ -306,38 +315,78 @@ static const char help[] =
 
 static int parse(int argc, char **argv, struct bench *b)
 {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},   {"threads", required_argument, NULL, 't'}, {"prompt", required_argument, NULL, 'p'},
-        {"gen", required_argument, NULL, 'n'},     {"batch", required_argument, NULL, 'b'},   {"depth", required_argument, NULL, 'd'},
-        {"repeat", required_argument, NULL, 'r'},  {"kv-type", required_argument, NULL, 'K'}, {"prefill-chunk", required_argument, NULL, 'c'},
-        {"tier", required_argument, NULL, 'T'},    {"no-kv", no_argument, NULL, 'N'},         {"json", no_argument, NULL, 'J'},
-        {"csv", no_argument, NULL, 'C'},           {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"model", required_argument, NULL, 'm'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"prompt", required_argument, NULL, 'p'},
+                                            {"gen", required_argument, NULL, 'n'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"depth", required_argument, NULL, 'd'},
+                                            {"repeat", required_argument, NULL, 'r'},
+                                            {"kv-type", required_argument, NULL, 'K'},
+                                            {"prefill-chunk", required_argument, NULL, 'c'},
+                                            {"tier", required_argument, NULL, 'T'},
+                                            {"no-kv", no_argument, NULL, 'N'},
+                                            {"json", no_argument, NULL, 'J'},
+                                            {"csv", no_argument, NULL, 'C'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "m:t:p:n:b:d:r:h", options, NULL)) != -1) {
         struct list one;
         bool ok = true;
         struct error err = {0};
         switch (c) {
-        case 'm': b->path = optarg; break;
-        case 'T': b->tier = optarg; break;
-        case 'p': ok = parse_list(optarg, 0, 1 << 20, &b->prompts); break;
-        case 'n': ok = parse_list(optarg, 0, 1 << 20, &b->made); break;
-        case 'b': ok = parse_list(optarg, 1, 512, &b->batches); break;
-        case 'd': ok = parse_list(optarg, 0, 1 << 20, &b->depths); break;
-        case 't': ok = parse_list(optarg, 1, 256, &one) && one.n == 1; b->threads = one.values[0]; break;
-        case 'r': ok = parse_list(optarg, 1, REPEATS_MAX, &one) && one.n == 1; b->repeats = one.values[0]; break;
-        case 'c': ok = parse_list(optarg, 1, 4096, &one) && one.n == 1; b->chunk = one.values[0]; break;
+        case 'm':
+            b->path = optarg;
+            break;
+        case 'T':
+            b->tier = optarg;
+            break;
+        case 'p':
+            ok = parse_list(optarg, 0, 1 << 20, &b->prompts);
+            break;
+        case 'n':
+            ok = parse_list(optarg, 0, 1 << 20, &b->made);
+            break;
+        case 'b':
+            ok = parse_list(optarg, 1, 512, &b->batches);
+            break;
+        case 'd':
+            ok = parse_list(optarg, 0, 1 << 20, &b->depths);
+            break;
+        case 't':
+            ok = parse_list(optarg, 1, 256, &one) && one.n == 1;
+            b->threads = one.values[0];
+            break;
+        case 'r':
+            ok = parse_list(optarg, 1, REPEATS_MAX, &one) && one.n == 1;
+            b->repeats = one.values[0];
+            break;
+        case 'c':
+            ok = parse_list(optarg, 1, 4096, &one) && one.n == 1;
+            b->chunk = one.values[0];
+            break;
         case 'K':
             if (kv_geometry_type(optarg, &b->kv_type, &err) != STATUS_OK) {
                 fprintf(stderr, "tokenring bench: %s\n", err.text);
                 return 2;
             }
             break;
-        case 'N': b->no_kv = true; break;
-        case 'J': b->format = JSON; break;
-        case 'C': b->format = CSV; break;
-        case 'h': fputs(help, stdout); return -1;
-        default: fputs(help, stderr); return 2;
+        case 'N':
+            b->no_kv = true;
+            break;
+        case 'J':
+            b->format = JSON;
+            break;
+        case 'C':
+            b->format = CSV;
+            break;
+        case 'h':
+            fputs(help, stdout);
+            return -1;
+        default:
+            fputs(help, stderr);
+            return 2;
         }
         if (!ok) {
             fprintf(stderr, "tokenring bench: -%c cannot be '%s'\n", c, optarg);
@@ -365,14 +414,26 @@ int cmd_bench(int argc, char **argv)
         return bench_serve(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "spec") == 0)
         return bench_spec(argc - 1, argv + 1);
-    struct bench b = {.threads = 1, .repeats = 5, .chunk = 512, .kv_type = KV_AUTO, .first_row = true,
-                      .prompts = {{512}, 1}, .made = {{128}, 1}, .batches = {{1}, 1}, .depths = {{0}, 1}};
+    struct bench b = {.threads = 1,
+                      .repeats = 5,
+                      .chunk = 512,
+                      .kv_type = KV_AUTO,
+                      .first_row = true,
+                      .prompts = {{512}, 1},
+                      .made = {{128}, 1},
+                      .batches = {{1}, 1},
+                      .depths = {{0}, 1}};
     int code = parse(argc, argv, &b);
     if (code != 0)
         return code < 0 ? 0 : code;
-    uint32_t batch = largest(&b.batches), most = largest(&b.prompts) > largest(&b.made) ? largest(&b.prompts) : largest(&b.made);
+    uint32_t batch = largest(&b.batches),
+             most = largest(&b.prompts) > largest(&b.made) ? largest(&b.prompts) : largest(&b.made);
     uint32_t longest = largest(&b.depths) + most;
-    struct session_options options = {.path = b.path, .tier = b.tier, .threads = b.threads, .kv_type = b.kv_type, .context = longest,
+    struct session_options options = {.path = b.path,
+                                      .tier = b.tier,
+                                      .threads = b.threads,
+                                      .kv_type = b.kv_type,
+                                      .context = longest,
                                       .positions = (uint64_t)batch * (longest + KV_TILE_POSITIONS),
                                       .max_tokens = b.chunk > batch ? b.chunk : batch};
     struct error err = {0};
@@ -384,8 +445,9 @@ int cmd_bench(int argc, char **argv)
     b.memory = roofline_memory_create();
     b.logits = xaligned((size_t)batch * model_logits_stride(b.session.model) * sizeof(float));
     if (b.format == JSON)
-        printf("{\"model\": \"%s\", \"tier\": \"%s\", \"threads\": %u, \"kv_type\": \"%s\"", model_info(b.session.model)->name,
-               b.session.kernels.tier, b.threads, kv_type_name(b.kv_type));
+        printf("{\"model\": \"%s\", \"tier\": \"%s\", \"threads\": %u, \"kv_type\": \"%s\"",
+               model_info(b.session.model)->name, b.session.kernels.tier, b.threads,
+               kv_type_name(b.kv_type));
     bool ok = b.memory != NULL && run_all(&b);
     if (b.format == JSON)
         puts("}");

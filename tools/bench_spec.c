@@ -40,7 +40,8 @@ struct tally {
     uint64_t tokens, ns;
 };
 
-struct class {
+struct class
+{
     const char *name;
     struct tally off, on;
     uint64_t tried[DRAFT_MAX], right[DRAFT_MAX];
@@ -88,7 +89,8 @@ static bool read_prompts(struct run *r)
         return false;
     r->roots = json_array();
     while (getline(&line, &cap, f) > 0 && (r->limit == 0 || r->n_prompts < r->limit)) {
-        json_t *root = json_loads(line, 0, NULL), *ids = json_object_get(root, "prompt_tokens"), *id;
+        json_t *root = json_loads(line, 0, NULL), *ids = json_object_get(root, "prompt_tokens"),
+               *id;
         const char *class = json_string_value(json_object_get(root, "class"));
         size_t i;
         json_array_append_new(r->roots, root);
@@ -116,13 +118,15 @@ static bool prompts_suit(const struct run *r, struct error *err)
     for (uint32_t i = 0; i < r->n_prompts; i++) {
         const struct prompt *p = &r->prompts[i];
         if (p->n > CONTEXT || p->n + r->n > CONTEXT) {
-            error_set(err, STATUS_INVALID, "prompt %u has %u tokens; with %u behind it at most %u are possible", i + 1, p->n, r->n,
-                      CONTEXT - r->n);
+            error_set(err, STATUS_INVALID,
+                      "prompt %u has %u tokens; with %u behind it at most %u are possible", i + 1,
+                      p->n, r->n, CONTEXT - r->n);
             return false;
         }
         for (uint32_t k = 0; k < p->n; k++)
             if (p->tokens[k] >= vocab) {
-                error_set(err, STATUS_INVALID, "prompt %u: its token %u is none of the model's %u", i + 1, k, vocab);
+                error_set(err, STATUS_INVALID, "prompt %u: its token %u is none of the model's %u",
+                          i + 1, k, vocab);
                 return false;
             }
     }
@@ -135,7 +139,8 @@ struct answer {
 };
 
 /* Runs prompts [first, first + count) at once; their answers, and tokens and time of each added to what its class has. */
-static void run_group(struct run *r, uint32_t first, uint32_t count, bool drafts, struct answer *answers)
+static void run_group(struct run *r, uint32_t first, uint32_t count, bool drafts,
+                      struct answer *answers)
 {
     struct error err = {0};
     struct sched_event e;
@@ -209,10 +214,12 @@ static double acceptance(const struct class *c)
 static double best_bound(const struct run *r, double a)
 {
     const struct controller *k = &r->spec->controller;
-    double one = cost_of(&k->step, 1), c = r->spec->n_drafters > 2 ? cost_of(&k->model, 1) / one : 0, best = 1, power = a;
+    double one = cost_of(&k->step, 1),
+           c = r->spec->n_drafters > 2 ? cost_of(&k->model, 1) / one : 0, best = 1, power = a;
     for (uint32_t g = 1; g <= DRAFT_MAX; g++) {
         power *= a;
-        double made = a < 1 ? (1 - power) / (1 - a) : g + 1, bound = made / (cost_of(&k->step, g + 1) / one + g * c);
+        double made = a < 1 ? (1 - power) / (1 - a) : g + 1,
+               bound = made / (cost_of(&k->step, g + 1) / one + g * c);
         best = bound > best ? bound : best;
     }
     return best;
@@ -221,9 +228,11 @@ static double best_bound(const struct run *r, double a)
 static void print_class(const struct run *r, const struct class *c)
 {
     double a = acceptance(c), off = rate(&c->off), on = rate(&c->on);
-    printf("%-12s %7.1f %7.1f %6.3f %6.2f %6.3f   ", c->name, off, on, off > 0 ? on / off : 0, best_bound(r, a), a);
+    printf("%-12s %7.1f %7.1f %6.3f %6.2f %6.3f   ", c->name, off, on, off > 0 ? on / off : 0,
+           best_bound(r, a), a);
     for (uint32_t k = 0; k < 8 && c->tried[k] > 0; k++)
-        printf(" %4.2f(%llu)", (double)c->right[k] / (double)c->tried[k], (unsigned long long)c->tried[k]);
+        printf(" %4.2f(%llu)", (double)c->right[k] / (double)c->tried[k],
+               (unsigned long long)c->tried[k]);
     puts("");
 }
 
@@ -247,7 +256,8 @@ static void print_all(const struct run *r)
         }
     }
     print_class(r, &all);
-    printf("mean of the classes' ratios %.3f; answers unequal: %u\n", n > 0 ? ratios / n : 0, r->n_unequal);
+    printf("mean of the classes' ratios %.3f; answers unequal: %u\n", n > 0 ? ratios / n : 0,
+           r->n_unequal);
     printf("a step of %u: %.3f ms; of 1, 2, 3, 4, 8 rows more:", r->streams, one / 1e6);
     for (uint32_t rows = 1; rows <= 8; rows += rows < 4 ? 1 : 4)
         printf(" %.3f", cost_of(&k->step, r->streams + rows) / one);
@@ -261,24 +271,36 @@ static bool open_draft(struct run *r, struct error *err)
     if (gguf_open(r->draft_path, &r->draft_file, err) != STATUS_OK ||
         model_inspect_draft(r->draft_file, r->session.gguf, &info, err) != STATUS_OK)
         return false;
-    struct model_options o = {.kernels = &r->session.kernels, .team = r->session.team, .kv_type = KV_F16,
-                              .max_tokens = DRAFT_STEP_TOKENS, .target = r->session.gguf,
-                              .context = info.context < DRAFT_CONTEXT ? info.context : DRAFT_CONTEXT};
+    struct model_options o = {.kernels = &r->session.kernels,
+                              .team = r->session.team,
+                              .kv_type = KV_F16,
+                              .max_tokens = DRAFT_STEP_TOKENS,
+                              .target = r->session.gguf,
+                              .context =
+                                  info.context < DRAFT_CONTEXT ? info.context : DRAFT_CONTEXT};
     if (model_load(r->draft_file, &o, &r->draft, err) != STATUS_OK)
         return false;
-    size_t page = model_kv_geometry(r->draft)->page, limit = page * (DRAFT_CONTEXT / KV_TILE_POSITIONS + 2) * DRAFT_TEXTS * 2;
+    size_t page = model_kv_geometry(r->draft)->page,
+           limit = page * (DRAFT_CONTEXT / KV_TILE_POSITIONS + 2) * DRAFT_TEXTS * 2;
     struct arena_options arena = {limit > 64 << 20 ? limit : 64 << 20, &page, 1};
-    if (arena_create(&arena, &r->draft_arena, err) != STATUS_OK || pages_create(r->draft_arena, page, &r->draft_pool, err) != STATUS_OK)
+    if (arena_create(&arena, &r->draft_arena, err) != STATUS_OK ||
+        pages_create(r->draft_arena, page, &r->draft_pool, err) != STATUS_OK)
         return false;
-    spec_add(r->spec, model_drafter(r->draft, &r->session.kernels, r->draft_pool, pages_total(r->draft_pool)));
+    spec_add(r->spec, model_drafter(r->draft, &r->session.kernels, r->draft_pool,
+                                    pages_total(r->draft_pool)));
     return true;
 }
 
 static bool open_all(struct run *r, struct error *err)
 {
-    struct session_options options = {.path = r->path, .tier = r->tier, .threads = r->threads, .context = CONTEXT,
-                                      .positions = (uint64_t)(r->streams + 1) * CONTEXT, .max_tokens = 256};
-    if (session_open(&r->session, &options, err) != STATUS_OK || tokenizer_load(r->session.gguf, &r->tokenizer, err) != STATUS_OK)
+    struct session_options options = {.path = r->path,
+                                      .tier = r->tier,
+                                      .threads = r->threads,
+                                      .context = CONTEXT,
+                                      .positions = (uint64_t)(r->streams + 1) * CONTEXT,
+                                      .max_tokens = 256};
+    if (session_open(&r->session, &options, err) != STATUS_OK ||
+        tokenizer_load(r->session.gguf, &r->tokenizer, err) != STATUS_OK)
         return false;
     r->eog = xreallocarray(NULL, tokenizer_n_vocab(r->tokenizer), sizeof(*r->eog));
     for (uint32_t id = 0; id < tokenizer_n_vocab(r->tokenizer); id++)
@@ -289,9 +311,17 @@ static bool open_all(struct run *r, struct error *err)
     spec_add(r->spec, store_drafter());
     if (r->draft_path != NULL && !open_draft(r, err))
         return false;
-    struct sched_engine engine = sched_engine_of(r->session.model, &r->session.kernels, r->session.team);
-    struct sched_options o = {.context = CONTEXT, .prefill_chunk = 128, .max_queue = STREAMS_MAX, .max_running = STREAMS_MAX,
-                              .no_cache = true, .trace_logits = true, .spec = r->spec, .eog = r->eog, .n_eog = r->n_eog};
+    struct sched_engine engine =
+        sched_engine_of(r->session.model, &r->session.kernels, r->session.team);
+    struct sched_options o = {.context = CONTEXT,
+                              .prefill_chunk = 128,
+                              .max_queue = STREAMS_MAX,
+                              .max_running = STREAMS_MAX,
+                              .no_cache = true,
+                              .trace_logits = true,
+                              .spec = r->spec,
+                              .eog = r->eog,
+                              .n_eog = r->n_eog};
     return sched_create(&engine, r->session.pool, NULL, &o, &r->sched, err) == STATUS_OK;
 }
 
@@ -340,29 +370,53 @@ static bool number(const char *text, uint32_t least, uint32_t most, uint32_t *va
 
 static int parse(int argc, char **argv, struct run *r)
 {
-    static const struct option options[] = {{"model", required_argument, NULL, 'm'},       {"prompts", required_argument, NULL, 'p'},
-                                            {"threads", required_argument, NULL, 't'},     {"gen", required_argument, NULL, 'n'},
-                                            {"streams", required_argument, NULL, 'b'},     {"repeat", required_argument, NULL, 'r'},
-                                            {"limit", required_argument, NULL, 'l'},       {"tier", required_argument, NULL, 'I'},
-                                            {"temperature", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
-                                            {"draft", required_argument, NULL, 'd'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"model", required_argument, NULL, 'm'},       {"prompts", required_argument, NULL, 'p'},
+        {"threads", required_argument, NULL, 't'},     {"gen", required_argument, NULL, 'n'},
+        {"streams", required_argument, NULL, 'b'},     {"repeat", required_argument, NULL, 'r'},
+        {"limit", required_argument, NULL, 'l'},       {"tier", required_argument, NULL, 'I'},
+        {"temperature", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
+        {"draft", required_argument, NULL, 'd'},       {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "m:p:d:t:n:b:r:l:T:h", options, NULL)) != -1) {
         bool ok = true;
         switch (c) {
-        case 'm': r->path = optarg; break;
-        case 'd': r->draft_path = optarg; break;
-        case 'p': r->prompts_path = optarg; break;
-        case 'I': r->tier = optarg; break;
-        case 't': ok = number(optarg, 1, 256, &r->threads); break;
-        case 'n': ok = number(optarg, 2, 1024, &r->n); break;
-        case 'b': ok = number(optarg, 1, STREAMS_MAX, &r->streams); break;
-        case 'r': ok = number(optarg, 1, 1000, &r->repeats); break;
-        case 'l': ok = number(optarg, 1, 1 << 20, &r->limit); break;
-        case 'T': r->temperature = strtof(optarg, NULL); break;
-        case 'h': fputs(help, stdout); return -1;
-        default: fputs(help, stderr); return 2;
+        case 'm':
+            r->path = optarg;
+            break;
+        case 'd':
+            r->draft_path = optarg;
+            break;
+        case 'p':
+            r->prompts_path = optarg;
+            break;
+        case 'I':
+            r->tier = optarg;
+            break;
+        case 't':
+            ok = number(optarg, 1, 256, &r->threads);
+            break;
+        case 'n':
+            ok = number(optarg, 2, 1024, &r->n);
+            break;
+        case 'b':
+            ok = number(optarg, 1, STREAMS_MAX, &r->streams);
+            break;
+        case 'r':
+            ok = number(optarg, 1, 1000, &r->repeats);
+            break;
+        case 'l':
+            ok = number(optarg, 1, 1 << 20, &r->limit);
+            break;
+        case 'T':
+            r->temperature = strtof(optarg, NULL);
+            break;
+        case 'h':
+            fputs(help, stdout);
+            return -1;
+        default:
+            fputs(help, stderr);
+            return 2;
         }
         if (!ok) {
             fprintf(stderr, "tokenring bench spec: -%c cannot be '%s'\n", c, optarg);
@@ -393,7 +447,8 @@ int bench_spec(int argc, char **argv)
     for (uint32_t round = 0; ok && round < r.repeats; round++)
         for (uint32_t first = 0; first < r.n_prompts; first += r.streams) {
             uint32_t left = r.n_prompts - first;
-            compare_group(&r, first, left < r.streams ? left : r.streams, (round + first / r.streams) % 2 != 0);
+            compare_group(&r, first, left < r.streams ? left : r.streams,
+                          (round + first / r.streams) % 2 != 0);
         }
     if (ok)
         print_all(&r);

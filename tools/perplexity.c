@@ -38,18 +38,19 @@ struct score {
 
 static void usage(FILE *out)
 {
-    fputs("usage: tokenring perplexity -m MODEL.gguf -f TEXT [OPTION]...\n"
-          "  -m, --model FILE     the model\n"
-          "  -f, --file FILE      the text, UTF-8\n"
-          "  -c, --context N      tokens of a window (512)\n"
-          "      --from N         first position of a window that is scored (half of it)\n"
-          "      --chunks N       windows at most (all)\n"
-          "      --kv-type T      f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
-          "  -t, --threads N      compute threads (the CPUs of this process)\n"
-          "      --tier T         scalar, avx2, avx512 (the best of this CPU)\n"
-          "      --json           the result as one JSON object\n"
-          "Progress goes to standard error: the perplexity after each window.\n",
-          out);
+    fputs(
+        "usage: tokenring perplexity -m MODEL.gguf -f TEXT [OPTION]...\n"
+        "  -m, --model FILE     the model\n"
+        "  -f, --file FILE      the text, UTF-8\n"
+        "  -c, --context N      tokens of a window (512)\n"
+        "      --from N         first position of a window that is scored (half of it)\n"
+        "      --chunks N       windows at most (all)\n"
+        "      --kv-type T      f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
+        "  -t, --threads N      compute threads (the CPUs of this process)\n"
+        "      --tier T         scalar, avx2, avx512 (the best of this CPU)\n"
+        "      --json           the result as one JSON object\n"
+        "Progress goes to standard error: the perplexity after each window.\n",
+        out);
 }
 
 static int fail(const char *text)
@@ -79,13 +80,17 @@ static uint32_t cpus(void)
 static int parse(int argc, char **argv, struct arguments *a)
 {
     enum { CHUNKS = 256, FROM, KV_TYPE, TIER, JSON, HELP };
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},   {"file", required_argument, NULL, 'f'},
-        {"context", required_argument, NULL, 'c'}, {"chunks", required_argument, NULL, CHUNKS},
-        {"threads", required_argument, NULL, 't'}, {"kv-type", required_argument, NULL, KV_TYPE},
-        {"tier", required_argument, NULL, TIER},   {"json", no_argument, NULL, JSON},
-        {"from", required_argument, NULL, FROM},   {"help", no_argument, NULL, HELP},
-        {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"model", required_argument, NULL, 'm'},
+                                            {"file", required_argument, NULL, 'f'},
+                                            {"context", required_argument, NULL, 'c'},
+                                            {"chunks", required_argument, NULL, CHUNKS},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"kv-type", required_argument, NULL, KV_TYPE},
+                                            {"tier", required_argument, NULL, TIER},
+                                            {"json", no_argument, NULL, JSON},
+                                            {"from", required_argument, NULL, FROM},
+                                            {"help", no_argument, NULL, HELP},
+                                            {NULL, 0, NULL, 0}};
     struct error err = {0};
     int option;
     bool fine = true;
@@ -158,8 +163,8 @@ static bool read_file(const char *path, struct buffer *out)
 }
 
 /* The text's ids; the tokenizer's BOS (TOKEN_NONE where the model wants none). */
-static enum status tokens_of(const struct gguf *g, const char *path, struct token_list *ids, uint32_t *bos,
-                             struct error *err)
+static enum status tokens_of(const struct gguf *g, const char *path, struct token_list *ids,
+                             uint32_t *bos, struct error *err)
 {
     struct buffer text = {0};
     struct tokenizer *tok;
@@ -178,8 +183,9 @@ static enum status tokens_of(const struct gguf *g, const char *path, struct toke
 }
 
 /* Scores one window; ids is changed where BOS stands in front. */
-static enum status score_window(struct session *s, struct sampler *sampler, uint32_t *ids, uint32_t window,
-                                uint32_t first, uint32_t bos, float *rows, struct score *score, struct error *err)
+static enum status score_window(struct session *s, struct sampler *sampler, uint32_t *ids,
+                                uint32_t window, uint32_t first, uint32_t bos, float *rows,
+                                struct score *score, struct error *err)
 {
     uint32_t n = window - 1 - first, stride = model_logits_stride(s->model);
     if (bos != TOKEN_NONE)
@@ -196,17 +202,20 @@ static enum status score_window(struct session *s, struct sampler *sampler, uint
     return status;
 }
 
-static void print_result(const struct arguments *a, const struct score *score, uint32_t windows, double seconds)
+static void print_result(const struct arguments *a, const struct score *score, uint32_t windows,
+                         double seconds)
 {
     double ppl = exp(score->nll / (double)score->scored);
     if (!a->json) {
-        printf("perplexity %.4f over %u windows of %u tokens (%llu scored), %.1f s\n", ppl, windows, a->window,
-               (unsigned long long)score->scored, seconds);
+        printf("perplexity %.4f over %u windows of %u tokens (%llu scored), %.1f s\n", ppl, windows,
+               a->window, (unsigned long long)score->scored, seconds);
         return;
     }
-    json_t *json = json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:f, s:f, s:f}", "model", a->model, "text", a->text, "window",
-                             (int)a->window, "from", (int)a->from, "windows", (int)windows, "scored_tokens", (json_int_t)score->scored, "kv_type",
-                             kv_type_name(a->kv_type), "nll", score->nll, "ppl", ppl, "seconds", seconds);
+    json_t *json =
+        json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:f, s:f, s:f}", "model", a->model, "text",
+                  a->text, "window", (int)a->window, "from", (int)a->from, "windows", (int)windows,
+                  "scored_tokens", (json_int_t)score->scored, "kv_type", kv_type_name(a->kv_type),
+                  "nll", score->nll, "ppl", ppl, "seconds", seconds);
     json_dumpf(json, stdout, JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(json);
@@ -224,20 +233,24 @@ static int run(const struct arguments *a, struct session *s)
         if (ids.ids[i] >= vocab)
             return fail("the tokenizer has more tokens than the model");
     if (windows == 0) {
-        fprintf(stderr, "tokenring perplexity: %s has %zu tokens, a window needs %u\n", a->text, ids.count, a->window);
+        fprintf(stderr, "tokenring perplexity: %s has %zu tokens, a window needs %u\n", a->text,
+                ids.count, a->window);
         token_list_release(&ids);
         return 1;
     }
     windows = a->chunks > 0 && a->chunks < windows ? a->chunks : windows;
     struct sampler *sampler = sampler_create(&s->kernels, vocab);
-    float *rows = xaligned((size_t)(a->window - a->from) * model_logits_stride(s->model) * sizeof(float));
+    float *rows =
+        xaligned((size_t)(a->window - a->from) * model_logits_stride(s->model) * sizeof(float));
     struct score score = {0};
     uint64_t start = clock_ns();
     enum status status = STATUS_OK;
     for (size_t w = 0; w < windows && status == STATUS_OK; w++) {
-        status = score_window(s, sampler, ids.ids + w * a->window, a->window, a->from, bos, rows, &score, &err);
+        status = score_window(s, sampler, ids.ids + w * a->window, a->window, a->from, bos, rows,
+                              &score, &err);
         if (status == STATUS_OK)
-            fprintf(stderr, "[%zu/%zu] %.4f\n", w + 1, windows, exp(score.nll / (double)score.scored));
+            fprintf(stderr, "[%zu/%zu] %.4f\n", w + 1, windows,
+                    exp(score.nll / (double)score.scored));
     }
     free(rows);
     sampler_free(sampler);
@@ -256,8 +269,11 @@ int cmd_perplexity(int argc, char **argv)
     int done = parse(argc, argv, &a);
     if (done != 0)
         return done - 1;
-    struct session_options options = {
-        .path = a.model, .tier = a.tier, .threads = a.threads, .context = a.window, .kv_type = a.kv_type};
+    struct session_options options = {.path = a.model,
+                                      .tier = a.tier,
+                                      .threads = a.threads,
+                                      .context = a.window,
+                                      .kv_type = a.kv_type};
     if (session_open(&session, &options, &err) != STATUS_OK)
         return fail(err.text);
     a.kv_type = model_kv_geometry(session.model)->type;

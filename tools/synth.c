@@ -46,11 +46,13 @@ static uint64_t next_random(struct writer *w)
 static float normal(struct writer *w)
 {
     uint64_t r = next_random(w);
-    int sum = (int)(r & 0xFFFF) + (int)(r >> 16 & 0xFFFF) + (int)(r >> 32 & 0xFFFF) + (int)(r >> 48);
+    int sum =
+        (int)(r & 0xFFFF) + (int)(r >> 16 & 0xFFFF) + (int)(r >> 32 & 0xFFFF) + (int)(r >> 48);
     return ((float)sum / 65536.0f - 2.0f) * 1.7320508f;
 }
 
-static void add_tensor(struct writer *w, enum tensor_type type, uint64_t cols, uint64_t rows, const char *format, ...)
+static void add_tensor(struct writer *w, enum tensor_type type, uint64_t cols, uint64_t rows,
+                       const char *format, ...)
 {
     struct tensor *t = &w->tensors[w->n_tensors++];
     va_list args;
@@ -71,7 +73,8 @@ static uint16_t half(float f)
     if (exponent < -10)
         return (uint16_t)(bits >> 16 & 0x8000);
     if (exponent <= 0) /* a denormal, in units of 2^-24 */
-        return (uint16_t)((bits >> 16 & 0x8000) | ((bits & 0x7FFFFF) | 0x800000) >> (14 - exponent));
+        return (uint16_t)((bits >> 16 & 0x8000) |
+                          ((bits & 0x7FFFFF) | 0x800000) >> (14 - exponent));
     return (uint16_t)((bits >> 16 & 0x8000) | (uint32_t)exponent << 10 | (bits >> 13 & 0x3FF));
 }
 
@@ -161,9 +164,10 @@ static void fill_block(struct writer *w, enum tensor_type type, uint8_t *block, 
 
 static bool type_works(enum tensor_type type)
 {
-    static const enum tensor_type types[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q8_0, TENSOR_Q4_0, TENSOR_Q4_1,
-                                             TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_Q2_K,
-                                             TENSOR_Q3_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
+    static const enum tensor_type types[] = {
+        TENSOR_F32,  TENSOR_F16,    TENSOR_BF16,   TENSOR_Q8_0, TENSOR_Q4_0, TENSOR_Q4_1,
+        TENSOR_Q5_0, TENSOR_Q5_1,   TENSOR_Q4_K,   TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_Q2_K,
+        TENSOR_Q3_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (types[i] == type)
             return true;
@@ -217,7 +221,10 @@ static void write_keys(struct writer *w, const struct shape *s)
     }
     gguf_write_array(&w->out, "tokenizer.ggml.token_type", GGUF_I32, s->vocab);
     for (uint32_t i = 0; i < s->vocab; i++) {
-        uint32_t kind = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1; /* unknown, control, byte, normal */
+        uint32_t kind = i == 0    ? 2
+                        : i < 3   ? 3
+                        : i < 259 ? 6
+                                  : 1; /* unknown, control, byte, normal */
         buffer_add(&w->out.keys, &kind, sizeof(kind));
     }
 }
@@ -266,13 +273,15 @@ static void write_data(struct writer *w)
     }
 }
 
-static enum status write_file(struct writer *w, const struct shape *s, const char *path, struct error *err)
+static enum status write_file(struct writer *w, const struct shape *s, const char *path,
+                              struct error *err)
 {
     write_keys(w, s);
     list_tensors(w, s);
     for (uint64_t i = 0; i < w->n_tensors; i++) {
         const struct tensor *t = &w->tensors[i];
-        gguf_write_tensor(&w->out, t->name, t->type, t->rows == 1 ? 1 : 2, (uint64_t[]){t->cols, t->rows});
+        gguf_write_tensor(&w->out, t->name, t->type, t->rows == 1 ? 1 : 2,
+                          (uint64_t[]){t->cols, t->rows});
     }
     enum status status = gguf_writer_begin(&w->out, path, err);
     if (status == STATUS_OK)
@@ -282,33 +291,41 @@ static enum status write_file(struct writer *w, const struct shape *s, const cha
 
 static void usage(FILE *out)
 {
-    fputs("usage: tokenring synth -o FILE [OPTION]...\n"
-          "Writes a llama model with random weights. Defaults: TinyLlama's shape (1.1B).\n\n"
-          "  -o, --output FILE       the file to write\n"
-          "      --layers N          22\n"
-          "      --dim N             2048\n"
-          "      --ffn N             5632\n"
-          "      --heads N           32\n"
-          "      --kv-heads N        4\n"
-          "      --vocab N           32000\n"
-          "      --context N         2048\n"
-          "      --type T            of the matrices: q4_0 (also f32 f16 bf16 q8_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k\n"
-          "                          iq4_nl iq4_xs mxfp4)\n"
-          "      --embedding-type T  of token_embd (default: --type)\n"
-          "      --head-type T       of output (default: --type)\n"
-          "      --tied              no output matrix: the embedding serves\n"
-          "      --seed N            1\n",
-          out);
+    fputs(
+        "usage: tokenring synth -o FILE [OPTION]...\n"
+        "Writes a llama model with random weights. Defaults: TinyLlama's shape (1.1B).\n\n"
+        "  -o, --output FILE       the file to write\n"
+        "      --layers N          22\n"
+        "      --dim N             2048\n"
+        "      --ffn N             5632\n"
+        "      --heads N           32\n"
+        "      --kv-heads N        4\n"
+        "      --vocab N           32000\n"
+        "      --context N         2048\n"
+        "      --type T            of the matrices: q4_0 (also f32 f16 bf16 q8_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k\n"
+        "                          iq4_nl iq4_xs mxfp4)\n"
+        "      --embedding-type T  of token_embd (default: --type)\n"
+        "      --head-type T       of output (default: --type)\n"
+        "      --tied              no output matrix: the embedding serves\n"
+        "      --seed N            1\n",
+        out);
 }
 
 static const struct option options[] = {
-    {"output", required_argument, NULL, 'o'},  {"layers", required_argument, NULL, 'l'},
-    {"dim", required_argument, NULL, 'd'},     {"ffn", required_argument, NULL, 'f'},
-    {"heads", required_argument, NULL, 'n'},   {"kv-heads", required_argument, NULL, 'k'},
-    {"vocab", required_argument, NULL, 'v'},   {"context", required_argument, NULL, 'c'},
-    {"type", required_argument, NULL, 't'},    {"embedding-type", required_argument, NULL, 'e'},
-    {"head-type", required_argument, NULL, 'H'}, {"tied", no_argument, NULL, 'T'},
-    {"seed", required_argument, NULL, 's'},    {"help", no_argument, NULL, 'h'},
+    {"output", required_argument, NULL, 'o'},
+    {"layers", required_argument, NULL, 'l'},
+    {"dim", required_argument, NULL, 'd'},
+    {"ffn", required_argument, NULL, 'f'},
+    {"heads", required_argument, NULL, 'n'},
+    {"kv-heads", required_argument, NULL, 'k'},
+    {"vocab", required_argument, NULL, 'v'},
+    {"context", required_argument, NULL, 'c'},
+    {"type", required_argument, NULL, 't'},
+    {"embedding-type", required_argument, NULL, 'e'},
+    {"head-type", required_argument, NULL, 'H'},
+    {"tied", no_argument, NULL, 'T'},
+    {"seed", required_argument, NULL, 's'},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -318,14 +335,24 @@ static int parse(int argc, char **argv, struct shape *s, const char **path)
     bool embedding = false, head = false;
     int c;
     while ((c = getopt_long(argc, argv, "o:h", options, NULL)) != -1) {
-        uint32_t *number = c == 'l' ? &s->layers : c == 'd' ? &s->dim : c == 'f' ? &s->ffn : c == 'n' ? &s->heads
-                           : c == 'k' ? &s->kv_heads : c == 'v' ? &s->vocab : c == 'c' ? &s->context : NULL;
-        enum tensor_type *type = c == 't' ? &s->type : c == 'e' ? &s->embedding_type : c == 'H' ? &s->head_type : NULL;
+        uint32_t *number = c == 'l'   ? &s->layers
+                           : c == 'd' ? &s->dim
+                           : c == 'f' ? &s->ffn
+                           : c == 'n' ? &s->heads
+                           : c == 'k' ? &s->kv_heads
+                           : c == 'v' ? &s->vocab
+                           : c == 'c' ? &s->context
+                                      : NULL;
+        enum tensor_type *type = c == 't'   ? &s->type
+                                 : c == 'e' ? &s->embedding_type
+                                 : c == 'H' ? &s->head_type
+                                            : NULL;
         if (number != NULL) {
             char *end;
             unsigned long v = strtoul(optarg, &end, 10);
             if (*end != '\0' || v == 0 || v > 1000000) {
-                fprintf(stderr, "tokenring synth: '%s' must be a number from 1 to 1000000\n", optarg);
+                fprintf(stderr, "tokenring synth: '%s' must be a number from 1 to 1000000\n",
+                        optarg);
                 return 3;
             }
             *number = (uint32_t)v;
@@ -354,7 +381,8 @@ static int parse(int argc, char **argv, struct shape *s, const char **path)
 
 int cmd_synth(int argc, char **argv)
 {
-    struct shape s = {22, 2048, 5632, 32, 4, 32000, 2048, TENSOR_Q4_0, TENSOR_Q4_0, TENSOR_Q4_0, false, 1};
+    struct shape s = {22,   2048,        5632,        32,          4,     32000,
+                      2048, TENSOR_Q4_0, TENSOR_Q4_0, TENSOR_Q4_0, false, 1};
     const char *path = NULL;
     int stop = parse(argc, argv, &s, &path);
     if (stop != 0)
@@ -364,10 +392,14 @@ int cmd_synth(int argc, char **argv)
         return 2;
     }
     uint32_t block = tensor_type_block(s.type);
-    if (s.dim % s.heads != 0 || s.heads % s.kv_heads != 0 || s.dim % block != 0 || s.ffn % block != 0 ||
-        s.dim % tensor_type_block(s.embedding_type) != 0 || s.dim % tensor_type_block(s.head_type) != 0 || s.vocab < 259) {
-        fprintf(stderr, "tokenring synth: the shape does not work out: dim must be a multiple of heads, heads of kv-heads, "
-                        "dim and ffn of the types' blocks (%u), vocab at least 259\n", block);
+    if (s.dim % s.heads != 0 || s.heads % s.kv_heads != 0 || s.dim % block != 0 ||
+        s.ffn % block != 0 || s.dim % tensor_type_block(s.embedding_type) != 0 ||
+        s.dim % tensor_type_block(s.head_type) != 0 || s.vocab < 259) {
+        fprintf(
+            stderr,
+            "tokenring synth: the shape does not work out: dim must be a multiple of heads, heads of kv-heads, "
+            "dim and ffn of the types' blocks (%u), vocab at least 259\n",
+            block);
         return 2;
     }
     struct writer w = {.rng = s.seed};

@@ -59,10 +59,10 @@ struct api_totals {
     uint32_t completion_tokens;
     bool drafts;                /* speculation is on: the next two are told */
     uint32_t drafted, accepted; /* tokens guessed and verified; of those, right */
-    double queue_ms;     /* arrival to first step */
-    double prompt_ms;    /* first step to first token */
-    double predicted_ms; /* first token to last token */
-    bool has_hash;       /* --trace-logits */
+    double queue_ms;            /* arrival to first step */
+    double prompt_ms;           /* first step to first token */
+    double predicted_ms;        /* first token to last token */
+    bool has_hash;              /* --trace-logits */
     uint64_t logits_hash;
 };
 

@@ -76,10 +76,10 @@ struct api_request {
     int top_logprobs; /* -1: no log-probabilities; else the chosen token's and so many of the most
                          probable */
     bool stream;
-    bool include_usage; /* stream_options.include_usage */
+    bool include_usage;  /* stream_options.include_usage */
     uint32_t predict_ms; /* time for the answer from its first token on; 0: no limit */
-    bool ignore_eos;    /* an end-of-generation token does not end the answer */
-    char *cache_salt;   /* malloc'ed, or NULL: whose texts may share their KV pages with this one */
+    bool ignore_eos;     /* an end-of-generation token does not end the answer */
+    char *cache_salt; /* malloc'ed, or NULL: whose texts may share their KV pages with this one */
     size_t cache_salt_len;
     void *storage; /* holds the stop strings */
 };

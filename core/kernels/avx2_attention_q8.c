@@ -23,8 +23,9 @@ struct block_q8 {
 };
 
 /* Continues the scores of nq queries against 8 positions of a tile, from `pos` on, by block b. */
-INLINE void score_block_q8(int nq, uint32_t words, const struct block_q8 *block, const uint8_t *tile,
-                           uint32_t dim, uint32_t b, uint32_t pos, float (*scores)[KV_RUN_POSITIONS])
+INLINE void score_block_q8(int nq, uint32_t words, const struct block_q8 *block,
+                           const uint8_t *tile, uint32_t dim, uint32_t b, uint32_t pos,
+                           float (*scores)[KV_RUN_POSITIONS])
 {
     const uint8_t *k = tile + kv_q8_k_at(b * KV_Q8_BLOCK / 4, pos);
     const __m256i ones = _mm256_set1_epi16(1);
@@ -45,7 +46,8 @@ INLINE void score_block_q8(int nq, uint32_t words, const struct block_q8 *block,
             s[q] = _mm256_add_epi32(s[q], _mm256_madd_epi16(pairs, ones));
         }
     }
-    const __m256 kd = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(tile + kv_q8_scale_at(dim, b, pos))));
+    const __m256 kd =
+        _mm256_cvtph_ps(_mm_loadu_si128((const void *)(tile + kv_q8_scale_at(dim, b, pos))));
     UNROLL
     for (int q = 0; q < nq; q++) {
         const __m256 d = _mm256_mul_ps(kd, _mm256_set1_ps(block->d[q]));
@@ -71,7 +73,8 @@ INLINE void score_q8(int nq, const struct attention_run *run, const struct atten
             if (n > KV_Q8_BLOCK - 4)
                 score_block_q8(nq, 8, &block, tile, run->dim, b, p % KV_TILE_POSITIONS, out);
             else
-                score_block_q8(nq, kv_q8_padded(n) / 4, &block, tile, run->dim, b, p % KV_TILE_POSITIONS, out);
+                score_block_q8(nq, kv_q8_padded(n) / 4, &block, tile, run->dim, b,
+                               p % KV_TILE_POSITIONS, out);
         }
     }
     for (int q = 0; q < nq; q++)
@@ -97,10 +100,12 @@ INLINE float make_grid(const uint8_t *tile, uint32_t dim, uint32_t b, const floa
     for (uint32_t j = 0; j < 4; j++) {
         const __m256 vd = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(scales + 16 * j)));
         const __m256i seen = n > 8 * j ? first8(n - 8 * j) : _mm256_setzero_si256();
-        w[j] = _mm256_and_ps(_mm256_mul_ps(_mm256_loadu_ps(e + 8 * j), vd), _mm256_castsi256_ps(seen));
+        w[j] =
+            _mm256_and_ps(_mm256_mul_ps(_mm256_loadu_ps(e + 8 * j), vd), _mm256_castsi256_ps(seen));
         largest = _mm256_max_epu32(largest, _mm256_castps_si256(w[j]));
     }
-    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    __m128i m =
+        _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
     m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
     m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
     const uint32_t bits = (uint32_t)_mm_cvtsi128_si32(m);
@@ -113,14 +118,17 @@ INLINE float make_grid(const uint8_t *tile, uint32_t dim, uint32_t b, const floa
     UNROLL
     for (uint32_t j = 0; j < 4; j++) {
         const __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(w[j], scale));
-        _mm256_storeu_si256((void *)(u + 8 * j), _mm256_or_si256(x, _mm256_slli_epi32(_mm256_shuffle_epi32(x, 0x4e), 16)));
+        _mm256_storeu_si256(
+            (void *)(u + 8 * j),
+            _mm256_or_si256(x, _mm256_slli_epi32(_mm256_shuffle_epi32(x, 0x4e), 16)));
     }
     return most / KV_Q8_GRID;
 }
 
 /* Continues the outputs of nq queries, nd vectors from dimension d on, over tiles [begin, end). */
-INLINE void weigh_dims(int nq, int nd, const struct attention_run *run, const struct attention_query *queries,
-                       const struct grid *grid, uint32_t begin, uint32_t end, uint32_t d)
+INLINE void weigh_dims(int nq, int nd, const struct attention_run *run,
+                       const struct attention_query *queries, const struct grid *grid,
+                       uint32_t begin, uint32_t end, uint32_t d)
 {
     const size_t stride = 4 * (size_t)kv_q8_padded(run->dim);
     __m256 out[BLOCK][2];
@@ -140,19 +148,22 @@ INLINE void weigh_dims(int nq, int nd, const struct attention_run *run, const st
             UNROLL
         for (int j = 0; j < nd; j++) {
             const __m256i x = _mm256_loadu_si256((const void *)(v + 32 * j));
-            const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), odd = _mm256_srai_epi16(x, 8);
+            const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8),
+                          odd = _mm256_srai_epi16(x, 8);
             UNROLL
             for (int q = 0; q < nq; q++) {
                 const __m256i u0 = _mm256_set1_epi32((int32_t)grid->u[t][q][i]);
                 const __m256i u1 = _mm256_set1_epi32((int32_t)grid->u[t][q][i + 1]);
-                s[q][j] = _mm256_add_epi32(s[q][j], _mm256_add_epi32(_mm256_madd_epi16(even, u0), _mm256_madd_epi16(odd, u1)));
+                s[q][j] = _mm256_add_epi32(s[q][j], _mm256_add_epi32(_mm256_madd_epi16(even, u0),
+                                                                     _mm256_madd_epi16(odd, u1)));
             }
         }
         UNROLL
         for (int q = 0; q < nq; q++)
             UNROLL
         for (int j = 0; j < nd; j++)
-            out[q][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[q][j]), _mm256_set1_ps(grid->step[t][q]), out[q][j]);
+            out[q][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[q][j]),
+                                        _mm256_set1_ps(grid->step[t][q]), out[q][j]);
     }
     UNROLL
     for (int q = 0; q < nq; q++)
@@ -170,8 +181,9 @@ INLINE void weigh(int nq, const struct attention_run *run, const struct attentio
         const uint32_t d = b * KV_Q8_BLOCK, last = d + kv_q8_in_block(run->dim, b);
         for (uint32_t t = begin; t < end; t++)
             for (int q = 0; q < nq; q++)
-                grid.step[t][q] = make_grid(run->v[t], run->dim, b, weights[q] + t * KV_TILE_POSITIONS,
-                                            queries[q].count - t * KV_TILE_POSITIONS, grid.u[t][q]);
+                grid.step[t][q] =
+                    make_grid(run->v[t], run->dim, b, weights[q] + t * KV_TILE_POSITIONS,
+                              queries[q].count - t * KV_TILE_POSITIONS, grid.u[t][q]);
         for (uint32_t at = d; at < last; at += 16)
             if (last - at > 8)
                 weigh_dims(nq, 2, run, queries, &grid, begin, end, at);
@@ -208,16 +220,18 @@ INLINE void attend(int nq, const struct attention_run *run, struct attention_que
               (queries[q].count + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS);
 }
 
-#define ATTEND(nq)                                                                                                     \
-    static __attribute__((noinline)) void attend_##nq(const struct attention_run *run, struct attention_query *queries) \
-    {                                                                                                                  \
-        attend(nq, run, queries);                                                                                      \
+#define ATTEND(nq)                                                                                 \
+    static __attribute__((noinline)) void attend_##nq(const struct attention_run *run,             \
+                                                      struct attention_query *queries)             \
+    {                                                                                              \
+        attend(nq, run, queries);                                                                  \
     }
 ATTEND(1)
 ATTEND(2)
 ATTEND(3)
 
-static void attention_q8_0(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+static void attention_q8_0(const struct attention_run *run, struct attention_query *queries,
+                           uint32_t n)
 {
     for (; n >= BLOCK; queries += BLOCK, n -= BLOCK)
         attend_3(run, queries);
@@ -227,12 +241,14 @@ static void attention_q8_0(const struct attention_run *run, struct attention_que
         attend_1(run, queries);
 }
 
-static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                         uint32_t dim)
 {
     kv_q8_store(false, tile, pos, n, x, ldx, dim);
 }
 
-static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                         uint32_t dim)
 {
     kv_q8_store(true, tile, pos, n, x, ldx, dim);
 }

@@ -83,9 +83,12 @@ static struct feed feed_begin(const struct attention_run *run, uint32_t times)
 INLINE __m128i largest_of_four(const __m512i m[GROUP])
 {
     const __m512i four = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-    const __m512i a = _mm512_max_epu32(_mm512_shuffle_i32x4(m[0], m[1], 0x44), _mm512_shuffle_i32x4(m[0], m[1], 0xee));
-    const __m512i b = _mm512_max_epu32(_mm512_shuffle_i32x4(m[2], m[3], 0x44), _mm512_shuffle_i32x4(m[2], m[3], 0xee));
-    __m512i c = _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+    const __m512i a = _mm512_max_epu32(_mm512_shuffle_i32x4(m[0], m[1], 0x44),
+                                       _mm512_shuffle_i32x4(m[0], m[1], 0xee));
+    const __m512i b = _mm512_max_epu32(_mm512_shuffle_i32x4(m[2], m[3], 0x44),
+                                       _mm512_shuffle_i32x4(m[2], m[3], 0xee));
+    __m512i c =
+        _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
     c = _mm512_max_epu32(c, _mm512_shuffle_epi32(c, _MM_PERM_BADC));
     c = _mm512_max_epu32(c, _mm512_shuffle_epi32(c, _MM_PERM_CDAB));
     return _mm512_castsi512_si128(_mm512_permutexvar_epi32(four, c));
@@ -96,8 +99,10 @@ INLINE __m128i largest_of_four(const __m512i m[GROUP])
 INLINE void make_steps(float *steps, float *per_step, float most)
 {
     const __m512 largest = _mm512_loadu_ps(steps);
-    const __mmask16 broken = _mm512_cmpge_epu32_mask(_mm512_castps_si512(largest), _mm512_set1_epi32(0x7f800000));
-    const __mmask16 fine = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(PACK_TINY), _CMP_GE_OQ) & (__mmask16)~broken;
+    const __mmask16 broken =
+        _mm512_cmpge_epu32_mask(_mm512_castps_si512(largest), _mm512_set1_epi32(0x7f800000));
+    const __mmask16 fine =
+        _mm512_cmp_ps_mask(largest, _mm512_set1_ps(PACK_TINY), _CMP_GE_OQ) & (__mmask16)~broken;
     const __m512 step = _mm512_maskz_div_ps(fine, largest, _mm512_set1_ps(most));
     _mm512_storeu_ps(steps, _mm512_mask_mov_ps(step, broken, _mm512_set1_ps(NAN)));
     _mm512_storeu_ps(per_step, _mm512_maskz_div_ps(fine, _mm512_set1_ps(most), largest));
@@ -105,8 +110,8 @@ INLINE void make_steps(float *steps, float *per_step, float most)
 
 /* `blocks` blocks of the head of nq queries from b0 on, quantised as kv_q8_query does. Where a number is not finite, the
  * step says so and the quants mean nothing. */
-INLINE void quantise_queries(int nq, const struct attention_query *queries, uint32_t dim, uint32_t b0, uint32_t blocks,
-                             struct chunk *chunk)
+INLINE void quantise_queries(int nq, const struct attention_query *queries, uint32_t dim,
+                             uint32_t b0, uint32_t blocks, struct chunk *chunk)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     float per_step[CHUNK][GROUP];
@@ -121,7 +126,8 @@ INLINE void quantise_queries(int nq, const struct attention_query *queries, uint
                 if (q >= nq)
                     continue;
                 const float *at = queries[q].q + (b0 + b) * KV_Q8_BLOCK;
-                const __m512 x0 = _mm512_maskz_loadu_ps(first, at), x1 = _mm512_maskz_loadu_ps(second, at + 16);
+                const __m512 x0 = _mm512_maskz_loadu_ps(first, at),
+                             x1 = _mm512_maskz_loadu_ps(second, at + 16);
                 if (pass == 0) {
                     x[q] = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(x0), magnitude),
                                             _mm512_and_si512(_mm512_castps_si512(x1), magnitude));
@@ -152,9 +158,11 @@ INLINE size_t scale_at(bool q4, uint32_t dim, uint32_t b)
 INLINE __m512i load_keys(bool q4, const uint8_t *k, uint32_t w, uint32_t half)
 {
     if (!q4)
-        return _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w + 64 * half)), _mm512_set1_epi8(-128));
+        return _mm512_xor_si512(_mm512_loadu_si512((const void *)(k + 128 * w + 64 * half)),
+                                _mm512_set1_epi8(-128));
     const __m512i x = _mm512_loadu_si512((const void *)(k + 128 * (w / 2) + 64 * half));
-    return _mm512_and_si512(w % 2 == 0 ? _mm512_slli_epi16(x, 1) : _mm512_srli_epi16(x, 3), _mm512_set1_epi8(30));
+    return _mm512_and_si512(w % 2 == 0 ? _mm512_slli_epi16(x, 1) : _mm512_srli_epi16(x, 3),
+                            _mm512_set1_epi8(30));
 }
 
 /* The quants of four positions, dword i of the tile, for 16 dimensions. */
@@ -162,16 +170,19 @@ INLINE __m512i load_values(bool q4, const uint8_t *v, size_t stride, int i)
 {
     if (!q4)
         return _mm512_loadu_si512((const void *)(v + (size_t)i * stride));
-    const __m512i odd = _mm512_set4_epi32(0x0f0d0b09, 0x07050301, (int32_t)0xfffdfbf9, (int32_t)0xf7f5f3f1);
+    const __m512i odd =
+        _mm512_set4_epi32(0x0f0d0b09, 0x07050301, (int32_t)0xfffdfbf9, (int32_t)0xf7f5f3f1);
     const __m512i x = _mm512_loadu_si512((const void *)(v + (size_t)(i / 2) * stride));
-    return _mm512_shuffle_epi8(odd, _mm512_and_si512(i % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)));
+    return _mm512_shuffle_epi8(
+        odd, _mm512_and_si512(i % 2 == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)));
 }
 
 /* Continues the scores of nq queries against a tile by block b of `words` dwords; i: its place in the chunk. */
-INLINE void score_block(bool q4, int nq, uint32_t words, uint32_t dim, const struct chunk *chunk, uint32_t i, const uint8_t *tile,
-                        uint32_t b, __m512 f[GROUP][2])
+INLINE void score_block(bool q4, int nq, uint32_t words, uint32_t dim, const struct chunk *chunk,
+                        uint32_t i, const uint8_t *tile, uint32_t b, __m512 f[GROUP][2])
 {
-    const uint8_t *k = tile + (q4 ? kv_q4_k_at(b * KV_Q8_BLOCK, 0) : kv_q8_k_at(b * KV_Q8_BLOCK / 4, 0));
+    const uint8_t *k =
+        tile + (q4 ? kv_q4_k_at(b * KV_Q8_BLOCK, 0) : kv_q8_k_at(b * KV_Q8_BLOCK / 4, 0));
     const uint8_t *scales = tile + scale_at(q4, dim, b);
     __m512i s[GROUP][2];
 
@@ -194,14 +205,14 @@ INLINE void score_block(bool q4, int nq, uint32_t words, uint32_t dim, const str
         const __m512 kd = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(scales + 32 * h)));
         UNROLL
         for (int q = 0; q < nq; q++)
-            f[q][h] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[q][h]), _mm512_mul_ps(kd, _mm512_set1_ps(chunk->d[i][q])),
-                                      f[q][h]);
+            f[q][h] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[q][h]),
+                                      _mm512_mul_ps(kd, _mm512_set1_ps(chunk->d[i][q])), f[q][h]);
     }
 }
 
 /* Scaled scores of nq queries against a tile by the blocks [b0, b0 + blocks) of the head. */
-INLINE void score_tile(bool q4, int nq, const struct attention_run *run, const struct chunk *chunk, uint32_t b0, uint32_t blocks,
-                       uint32_t t, float (*scores)[KV_RUN_POSITIONS])
+INLINE void score_tile(bool q4, int nq, const struct attention_run *run, const struct chunk *chunk,
+                       uint32_t b0, uint32_t blocks, uint32_t t, float (*scores)[KV_RUN_POSITIONS])
 {
     float *const at = scores[0] + t * KV_TILE_POSITIONS;
     const __m512 scale = _mm512_set1_ps(run->scale);
@@ -212,7 +223,8 @@ INLINE void score_tile(bool q4, int nq, const struct attention_run *run, const s
     for (int q = 0; q < nq; q++)
         UNROLL
     for (int h = 0; h < 2; h++)
-        f[q][h] = b0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(at + q * KV_RUN_POSITIONS + 16 * h);
+        f[q][h] =
+            b0 == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(at + q * KV_RUN_POSITIONS + 16 * h);
     for (uint32_t i = 0; i < blocks; i++) {
         const uint32_t n = kv_q8_in_block(run->dim, b0 + i);
         if (n > KV_Q8_BLOCK - 4)
@@ -224,19 +236,23 @@ INLINE void score_tile(bool q4, int nq, const struct attention_run *run, const s
     for (int q = 0; q < nq; q++)
         UNROLL
     for (int h = 0; h < 2; h++)
-        _mm512_storeu_ps(at + q * KV_RUN_POSITIONS + 16 * h, last ? _mm512_mul_ps(f[q][h], scale) : f[q][h]);
+        _mm512_storeu_ps(at + q * KV_RUN_POSITIONS + 16 * h,
+                         last ? _mm512_mul_ps(f[q][h], scale) : f[q][h]);
 }
 
 /* e · scale of 16 positions; of those < count only, if `part`. */
 INLINE __m512 weight(bool part, const float *e, __m512 vd, uint32_t left)
 {
-    return part ? _mm512_maskz_mul_ps(first16(left), _mm512_loadu_ps(e), vd) : _mm512_mul_ps(_mm512_loadu_ps(e), vd);
+    return part ? _mm512_maskz_mul_ps(first16(left), _mm512_loadu_ps(e), vd)
+                : _mm512_mul_ps(_mm512_loadu_ps(e), vd);
 }
 
 /* Puts the weights of nq queries for block b of the values of tiles [begin, end) on their grids. part: a query may see
  * only a part of these tiles. */
-INLINE void make_grid(bool q4, int nq, bool part, const struct attention_run *run, const struct attention_query *queries,
-                      const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b, struct grid *grid)
+INLINE void make_grid(bool q4, int nq, bool part, const struct attention_run *run,
+                      const struct attention_query *queries,
+                      const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end,
+                      uint32_t b, struct grid *grid)
 {
     float per_step[KV_RUN_TILES + 3][GROUP];
     for (int pass = 0; pass < 2; pass++) {
@@ -252,11 +268,13 @@ INLINE void make_grid(bool q4, int nq, bool part, const struct attention_run *ru
                     continue;
                 const float *e = weights[q] + t * KV_TILE_POSITIONS;
                 const uint32_t left = queries[q].count - t * KV_TILE_POSITIONS;
-                const __m512 w0 = weight(part, e, vd0, left), w1 = weight(part, e + 16, vd1, left > 16 ? left - 16 : 0);
+                const __m512 w0 = weight(part, e, vd0, left),
+                             w1 = weight(part, e + 16, vd1, left > 16 ? left - 16 : 0);
                 const __m512 scale = _mm512_set1_ps(pass == 0 ? 0 : per_step[t][q]);
-                x[q] = pass == 0 ? _mm512_max_epu32(_mm512_castps_si512(w0), _mm512_castps_si512(w1))
-                                 : _mm512_packus_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(w0, scale)),
-                                                       _mm512_cvtps_epi32(_mm512_mul_ps(w1, scale)));
+                x[q] = pass == 0
+                           ? _mm512_max_epu32(_mm512_castps_si512(w0), _mm512_castps_si512(w1))
+                           : _mm512_packus_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(w0, scale)),
+                                                 _mm512_cvtps_epi32(_mm512_mul_ps(w1, scale)));
             }
             if (pass == 0) {
                 _mm_storeu_ps(grid->step[t], _mm_castsi128_ps(largest_of_four(x)));
@@ -272,8 +290,9 @@ INLINE void make_grid(bool q4, int nq, bool part, const struct attention_run *ru
 }
 
 /* Continues the outputs of nq queries, the nd vectors of block b, over tiles [begin, end). */
-INLINE void weigh_block(bool q4, int nq, int nd, const struct attention_run *run, const struct attention_query *queries,
-                        const struct grid *grid, uint32_t begin, uint32_t end, uint32_t b, struct feed *feed)
+INLINE void weigh_block(bool q4, int nq, int nd, const struct attention_run *run,
+                        const struct attention_query *queries, const struct grid *grid,
+                        uint32_t begin, uint32_t end, uint32_t b, struct feed *feed)
 {
     const uint32_t d = b * KV_Q8_BLOCK;
     const size_t stride = 4 * (size_t)(q4 ? kv_q4_padded(run->dim) : kv_q8_padded(run->dim));
@@ -322,8 +341,9 @@ INLINE void weigh_block(bool q4, int nq, int nd, const struct attention_run *run
 }
 
 /* Continues the outputs of nq queries, block b, over tiles [begin, end). */
-INLINE void weigh(bool q4, int nq, bool part, const struct attention_run *run, const struct attention_query *queries,
-                  const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b, struct feed *feed)
+INLINE void weigh(bool q4, int nq, bool part, const struct attention_run *run,
+                  const struct attention_query *queries, const float (*weights)[KV_RUN_POSITIONS],
+                  uint32_t begin, uint32_t end, uint32_t b, struct feed *feed)
 {
     struct grid grid;
     make_grid(q4, nq, part, run, queries, weights, begin, end, b, &grid);
@@ -333,33 +353,35 @@ INLINE void weigh(bool q4, int nq, bool part, const struct attention_run *run, c
         weigh_block(q4, nq, 1, run, queries, &grid, begin, end, b, feed);
 }
 
-typedef void quantise_fn(const struct attention_query *queries, uint32_t dim, uint32_t b0, uint32_t blocks,
-                         struct chunk *chunk);
-typedef void score_fn(const struct attention_run *run, const struct chunk *chunk, uint32_t b0, uint32_t blocks,
-                      uint32_t t, float (*scores)[KV_RUN_POSITIONS]);
+typedef void quantise_fn(const struct attention_query *queries, uint32_t dim, uint32_t b0,
+                         uint32_t blocks, struct chunk *chunk);
+typedef void score_fn(const struct attention_run *run, const struct chunk *chunk, uint32_t b0,
+                      uint32_t blocks, uint32_t t, float (*scores)[KV_RUN_POSITIONS]);
 typedef void weigh_fn(const struct attention_run *run, const struct attention_query *queries,
-                      const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end, uint32_t b,
-                      struct feed *feed);
+                      const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end,
+                      uint32_t b, struct feed *feed);
 
-#define GROUP_OF(type, q4, nq)                                                                                         \
-    static void score_##type##_##nq(const struct attention_run *run, const struct chunk *chunk, uint32_t b0,          \
-                                    uint32_t blocks, uint32_t t, float (*scores)[KV_RUN_POSITIONS])                    \
-    {                                                                                                                  \
-        score_tile(q4, nq, run, chunk, b0, blocks, t, scores);                                                         \
-    }                                                                                                                  \
-    static void weigh_##type##_##nq(const struct attention_run *run, const struct attention_query *queries,           \
-                                    const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t end,            \
-                                    uint32_t b, struct feed *feed)                                                     \
-    {                                                                                                                  \
-        weigh(q4, nq, false, run, queries, weights, begin, end, b, feed);                                              \
+#define GROUP_OF(type, q4, nq)                                                                     \
+    static void score_##type##_##nq(const struct attention_run *run, const struct chunk *chunk,    \
+                                    uint32_t b0, uint32_t blocks, uint32_t t,                      \
+                                    float(*scores)[KV_RUN_POSITIONS])                              \
+    {                                                                                              \
+        score_tile(q4, nq, run, chunk, b0, blocks, t, scores);                                     \
+    }                                                                                              \
+    static void weigh_##type##_##nq(const struct attention_run *run,                               \
+                                    const struct attention_query *queries,                         \
+                                    const float(*weights)[KV_RUN_POSITIONS], uint32_t begin,       \
+                                    uint32_t end, uint32_t b, struct feed *feed)                   \
+    {                                                                                              \
+        weigh(q4, nq, false, run, queries, weights, begin, end, b, feed);                          \
     }
-#define QUERIES_OF(nq)                                                                                                 \
-    static void quantise_##nq(const struct attention_query *queries, uint32_t dim, uint32_t b0, uint32_t blocks,      \
-                              struct chunk *chunk)                                                                     \
-    {                                                                                                                  \
-        quantise_queries(nq, queries, dim, b0, blocks, chunk);                                                         \
-    }                                                                                                                  \
-    GROUP_OF(q8, false, nq)                                                                                            \
+#define QUERIES_OF(nq)                                                                             \
+    static void quantise_##nq(const struct attention_query *queries, uint32_t dim, uint32_t b0,    \
+                              uint32_t blocks, struct chunk *chunk)                                \
+    {                                                                                              \
+        quantise_queries(nq, queries, dim, b0, blocks, chunk);                                     \
+    }                                                                                              \
+    GROUP_OF(q8, false, nq)                                                                        \
     GROUP_OF(q4, true, nq)
 QUERIES_OF(1)
 QUERIES_OF(2)
@@ -374,8 +396,10 @@ static weigh_fn *const weigh_group[2][GROUP] = {{weigh_q8_1, weigh_q8_2, weigh_q
                                                 {weigh_q4_1, weigh_q4_2, weigh_q4_3, weigh_q4_4}};
 
 /* Tiles that a query does not see whole, or not together with its group. */
-static void weigh_rest(bool q4, const struct attention_run *run, const struct attention_query *query,
-                       const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t b, struct feed *feed)
+static void weigh_rest(bool q4, const struct attention_run *run,
+                       const struct attention_query *query,
+                       const float (*weights)[KV_RUN_POSITIONS], uint32_t begin, uint32_t b,
+                       struct feed *feed)
 {
     const uint32_t end = (query->count + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS;
     if (begin < end && q4)
@@ -390,7 +414,8 @@ static uint32_t group_at(uint32_t n, uint32_t q)
     return n - q < GROUP ? n - q : GROUP;
 }
 
-static void make_scores(bool q4, const struct attention_run *run, const struct attention_query *queries, uint32_t n, uint32_t tiles,
+static void make_scores(bool q4, const struct attention_run *run,
+                        const struct attention_query *queries, uint32_t n, uint32_t tiles,
                         struct feed *feed, float (*scores)[KV_RUN_POSITIONS])
 {
     const uint32_t blocks = kv_q8_blocks(run->dim);
@@ -403,13 +428,14 @@ static void make_scores(bool q4, const struct attention_run *run, const struct a
         for (uint32_t t = 0; t < tiles; t++) {
             feed_some(feed);
             for (uint32_t q = 0; q < n; q += GROUP)
-                score_group[q4][group_at(n, q) - 1](run, &chunks[q / GROUP], b0, some, t, &scores[q]);
+                score_group[q4][group_at(n, q) - 1](run, &chunks[q / GROUP], b0, some, t,
+                                                    &scores[q]);
         }
     }
 }
 
-static void make_outputs(bool q4, const struct attention_run *run, struct attention_query *queries, uint32_t n,
-                         const float (*weights)[KV_RUN_POSITIONS], struct feed *feed)
+static void make_outputs(bool q4, const struct attention_run *run, struct attention_query *queries,
+                         uint32_t n, const float (*weights)[KV_RUN_POSITIONS], struct feed *feed)
 {
     uint32_t whole[BLOCK / GROUP];
     for (uint32_t q = 0; q < n; q++) {
@@ -420,14 +446,16 @@ static void make_outputs(bool q4, const struct attention_run *run, struct attent
     for (uint32_t b = 0; b < kv_q8_blocks(run->dim); b++) {
         for (uint32_t q = 0; q < n; q += GROUP)
             if (whole[q / GROUP] > 0)
-                weigh_group[q4][group_at(n, q) - 1](run, &queries[q], &weights[q], 0, whole[q / GROUP], b, feed);
+                weigh_group[q4][group_at(n, q) - 1](run, &queries[q], &weights[q], 0,
+                                                    whole[q / GROUP], b, feed);
         for (uint32_t q = 0; q < n; q++)
             weigh_rest(q4, run, &queries[q], &weights[q], whole[q / GROUP], b, feed);
     }
 }
 
 /* n ≤ BLOCK queries. */
-static void attend(bool q4, const struct attention_run *run, struct attention_query *queries, uint32_t n, struct feed *feed)
+static void attend(bool q4, const struct attention_run *run, struct attention_query *queries,
+                   uint32_t n, struct feed *feed)
 {
     float weights[BLOCK][KV_RUN_POSITIONS] __attribute__((aligned(64)));
     uint32_t largest = 0;
@@ -435,7 +463,8 @@ static void attend(bool q4, const struct attention_run *run, struct attention_qu
     for (uint32_t q = 0; q < n; q++)
         largest = queries[q].count > largest ? queries[q].count : largest;
     check(run->tiles <= KV_RUN_TILES && largest <= run->tiles * KV_TILE_POSITIONS);
-    make_scores(q4, run, queries, n, (largest + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS, feed, weights);
+    make_scores(q4, run, queries, n, (largest + KV_TILE_POSITIONS - 1) / KV_TILE_POSITIONS, feed,
+                weights);
     for (uint32_t q = 0; q < n; q++)
         max512(&queries[q], weights[q]);
     for (uint32_t q = 0; q < n; q++)
@@ -443,7 +472,8 @@ static void attend(bool q4, const struct attention_run *run, struct attention_qu
     make_outputs(q4, run, queries, n, (const float(*)[KV_RUN_POSITIONS])weights, feed);
 }
 
-static void attend_all(bool q4, const struct attention_run *run, struct attention_query *queries, uint32_t n)
+static void attend_all(bool q4, const struct attention_run *run, struct attention_query *queries,
+                       uint32_t n)
 {
     const uint32_t blocks = (n + BLOCK - 1) / BLOCK, groups = (n + GROUP - 1) / GROUP;
     struct feed feed = feed_begin(run, run->tiles * (blocks + groups * kv_q8_blocks(run->dim)) + 1);
@@ -451,32 +481,38 @@ static void attend_all(bool q4, const struct attention_run *run, struct attentio
         attend(q4, run, queries + i, n - i < BLOCK ? n - i : BLOCK, &feed);
 }
 
-static void attention_q8_0(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+static void attention_q8_0(const struct attention_run *run, struct attention_query *queries,
+                           uint32_t n)
 {
     attend_all(false, run, queries, n);
 }
 
-static void attention_q4(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+static void attention_q4(const struct attention_run *run, struct attention_query *queries,
+                         uint32_t n)
 {
     attend_all(true, run, queries, n);
 }
 
-static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                         uint32_t dim)
 {
     kv_q8_store(false, tile, pos, n, x, ldx, dim);
 }
 
-static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                         uint32_t dim)
 {
     kv_q8_store(true, tile, pos, n, x, ldx, dim);
 }
 
-static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                       uint32_t dim)
 {
     kv_q4_store(false, tile, pos, n, x, ldx, dim);
 }
 
-static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                       uint32_t dim)
 {
     kv_q4_store(true, tile, pos, n, x, ldx, dim);
 }

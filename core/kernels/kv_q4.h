@@ -97,8 +97,8 @@ static inline uint16_t kv_q4_quantise(const float *x, uint32_t n, uint8_t half[3
 }
 
 /* The stores: other positions' numbers stay as they are. */
-static inline void kv_q4_store(bool values, void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                               uint32_t dim)
+static inline void kv_q4_store(bool values, void *tile, uint32_t pos, uint32_t n, const float *x,
+                               size_t ldx, uint32_t dim)
 {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {

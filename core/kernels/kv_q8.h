@@ -115,8 +115,8 @@ static inline void kv_q8_query(const float *x, uint32_t n, int8_t q[32], float *
 #define KV_Q8_GRID 255.0f
 
 /* The stores: other positions' bytes stay as they are. */
-static inline void kv_q8_store(bool values, void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                               uint32_t dim)
+static inline void kv_q8_store(bool values, void *tile, uint32_t pos, uint32_t n, const float *x,
+                               size_t ldx, uint32_t dim)
 {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {

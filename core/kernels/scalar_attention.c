@@ -72,35 +72,42 @@ static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, s
     kv_q8_store(true, tile, pos, n, x, ldx, dim);
 }
 
-static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                       uint32_t dim)
 {
     kv_q4_store(false, tile, pos, n, x, ldx, dim);
 }
 
-static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx, uint32_t dim)
+static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                       uint32_t dim)
 {
     kv_q4_store(true, tile, pos, n, x, ldx, dim);
 }
 
 /* Scales and quants of q8_0 and q4. */
-static float scale_at(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b, uint32_t pos)
+static float scale_at(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b,
+                      uint32_t pos)
 {
-    return f16_to_f32(
-        load_u16(tile + (type == KV_Q4 ? kv_q4_scale_at(dim, b, pos) : kv_q8_scale_at(dim, b, pos))));
+    return f16_to_f32(load_u16(
+        tile + (type == KV_Q4 ? kv_q4_scale_at(dim, b, pos) : kv_q8_scale_at(dim, b, pos))));
 }
 
 static int32_t k_quant(enum kv_type type, const uint8_t *tile, uint32_t d, uint32_t pos)
 {
-    return type == KV_Q4 ? kv_q4_get(tile[kv_q4_k_at(d, pos)], d & 4) : (int8_t)tile[kv_q8_k_at(d / 4, pos) + d % 4];
+    return type == KV_Q4 ? kv_q4_get(tile[kv_q4_k_at(d, pos)], d & 4)
+                         : (int8_t)tile[kv_q8_k_at(d / 4, pos) + d % 4];
 }
 
-static int32_t v_quant(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t d, uint32_t pos)
+static int32_t v_quant(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t d,
+                       uint32_t pos)
 {
-    return type == KV_Q4 ? kv_q4_get(tile[kv_q4_v_at(dim, d, pos)], pos & 4) : (int8_t)tile[kv_q8_v_at(dim, d, pos)];
+    return type == KV_Q4 ? kv_q4_get(tile[kv_q4_v_at(dim, d, pos)], pos & 4)
+                         : (int8_t)tile[kv_q8_v_at(dim, d, pos)];
 }
 
 /* Score of position pos of a tile, not yet scaled. */
-static float q_score(enum kv_type type, const uint8_t *tile, const float *query, uint32_t dim, uint32_t pos)
+static float q_score(enum kv_type type, const uint8_t *tile, const float *query, uint32_t dim,
+                     uint32_t pos)
 {
     float f = 0, qd;
     for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {
@@ -127,8 +134,8 @@ static float score_at(enum kv_type type, const void *tile, const float *query, u
 }
 
 /* Weights of a tile's positions < n for block b of the values, on their grid; returns its step. */
-static float q_weights(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b, const float *e, uint32_t n,
-                        int32_t u[KV_TILE_POSITIONS])
+static float q_weights(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b,
+                       const float *e, uint32_t n, int32_t u[KV_TILE_POSITIONS])
 {
     float w[KV_TILE_POSITIONS];
     uint32_t largest = 0;
@@ -148,7 +155,8 @@ static float q_weights(enum kv_type type, const uint8_t *tile, uint32_t dim, uin
 }
 
 /* Adds a tile's first n positions to the outputs. */
-static void q_weigh(enum kv_type type, const void *tile, uint32_t dim, const float *e, uint32_t n, float *out)
+static void q_weigh(enum kv_type type, const void *tile, uint32_t dim, const float *e, uint32_t n,
+                    float *out)
 {
     int32_t u[KV_TILE_POSITIONS];
     float g = 0;
@@ -186,12 +194,13 @@ static void attend(enum kv_type type, const struct attention_run *run,
         query->out[d] = 0;
     for (uint32_t p = 0; p < count && quantised; p += KV_TILE_POSITIONS)
         q_weigh(type, run->v[p / KV_TILE_POSITIONS], run->dim, e + p,
-                 count - p < KV_TILE_POSITIONS ? count - p : KV_TILE_POSITIONS, query->out);
+                count - p < KV_TILE_POSITIONS ? count - p : KV_TILE_POSITIONS, query->out);
     for (uint32_t p = 0; p < count && !quantised; p++) {
         const void *tile = run->v[p / KV_TILE_POSITIONS];
         for (uint32_t d = 0; d < run->dim; d++)
             query->out[d] =
-                fmaf(e[p], tile_at(type, tile, (size_t)(p % KV_TILE_POSITIONS) * run->dim + d), query->out[d]);
+                fmaf(e[p], tile_at(type, tile, (size_t)(p % KV_TILE_POSITIONS) * run->dim + d),
+                     query->out[d]);
     }
 }
 
@@ -216,7 +225,8 @@ static void attention_q8_0(const struct attention_run *run, struct attention_que
         attend(KV_Q8_0, run, &queries[i]);
 }
 
-static void attention_q4(const struct attention_run *run, struct attention_query *queries, uint32_t n)
+static void attention_q4(const struct attention_run *run, struct attention_query *queries,
+                         uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         attend(KV_Q4, run, &queries[i]);

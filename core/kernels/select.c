@@ -19,7 +19,7 @@ enum {
     HAS_YMM = 8,     /* the system keeps ymm */
     HAS_AVX512 = 16, /* F, BW, DQ, VL */
     HAS_VNNI = 32,
-    HAS_ZMM = 64, /* the system keeps zmm and masks */
+    HAS_ZMM = 64,         /* the system keeps zmm and masks */
     HAS_AMX = 128,        /* TILE and INT8, eight tiles of 16 rows of 64 bytes */
     HAS_TILES = 256,      /* the system keeps tiles */
     HAS_PERMISSION = 512, /* and lets this process use them; asked for last */
@@ -38,7 +38,8 @@ static const struct {
     {HAS_ZMM, "zmm state enabled by the system"},
     {HAS_AMX, "AMX TILE and INT8"},
     {HAS_TILES, "tile state enabled by the system"},
-    {HAS_PERMISSION, "the system's permission to use tiles (refused if a signal stack is too small)"},
+    {HAS_PERMISSION,
+     "the system's permission to use tiles (refused if a signal stack is too small)"},
 };
 
 static unsigned detect(void);
@@ -149,7 +150,8 @@ enum status kernels_select(const char *tier, struct kernels *k, struct error *er
         chosen = find_tier(tier);
         if (chosen == TIER_COUNT)
             return error_set(err, STATUS_UNSUPPORTED,
-                             "there is no kernel tier '%s' (auto, scalar, avx2, avx512, amx)", tier);
+                             "there is no kernel tier '%s' (auto, scalar, avx2, avx512, amx)",
+                             tier);
         const unsigned lacks = missing(chosen);
         for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); i++)
             if (lacks & features[i].bit)
@@ -188,7 +190,8 @@ size_t kv_tile_bytes(enum kv_type type, uint32_t dim)
     return (bytes + 63) / 64 * 64;
 }
 
-static const char *const kv_names[KV_TYPES] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_Q8_0] = "q8_0", [KV_Q4] = "q4"};
+static const char *const kv_names[KV_TYPES] = {
+    [KV_F32] = "f32", [KV_F16] = "f16", [KV_Q8_0] = "q8_0", [KV_Q4] = "q4"};
 
 bool kv_type_parse(const char *text, enum kv_type *type)
 {

@@ -58,7 +58,8 @@ static inline __m512 exp512_falling(__m512 x)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P3));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P4));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P5));
-    const __m512 y = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    const __m512 y =
+        _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
     return _mm512_maskz_scalef_ps(alive, y, n);
 }
 
@@ -74,7 +75,8 @@ static inline void max512(struct attention_query *query, const float *scores)
     if (count > whole)
         m = _mm512_mask_max_ps(m, first16(count - whole), m, _mm512_loadu_ps(scores + whole));
     if (count > whole + 16)
-        n = _mm512_mask_max_ps(n, first16(count - whole - 16), n, _mm512_loadu_ps(scores + whole + 16));
+        n = _mm512_mask_max_ps(n, first16(count - whole - 16), n,
+                               _mm512_loadu_ps(scores + whole + 16));
     query->max = count == 0 ? -INFINITY : _mm512_reduce_max_ps(_mm512_max_ps(m, n)) + 0.0f;
 }
 

@@ -282,8 +282,8 @@ void llama_step(void *state, const struct arch_step *in, struct team_member *me)
                                   .n_products = 1,
                                   .products = {{&l->head, in->logits, in->logits_stride}}});
     while (in->hidden != NULL && team_next(me, p.n, 1, &begin, &end))
-        l->kernels->rmsnorm(in->hidden + begin * (size_t)l->width,
-                            l->x + begin * (size_t)l->width, l->output_norm, l->eps, l->width);
+        l->kernels->rmsnorm(in->hidden + begin * (size_t)l->width, l->x + begin * (size_t)l->width,
+                            l->output_norm, l->eps, l->width);
     while (team_next(me, p.n, 1, &begin, &end))
         if (!l->kernels->finite(in->logits + begin * in->logits_stride, l->head.rows))
             arch_fail(in->step, p.tokens[begin]);

@@ -1,6 +1,5 @@
 #include "core/model/attention.h"
 
-
 /* Items for each thread below which runs become items of their own. */
 #define ITEMS_A_THREAD 4u
 /* Runs that a step can keep apart for each of those items. */
@@ -99,8 +98,7 @@ static void describe_run(const struct attention *a, const struct attention_layer
                          struct attention_run *run)
 {
     const struct kv_geometry *g = a->geometry;
-    *run = (struct attention_run){
-        .dim = g->dim, .scale = a->scale, .tiles = pages_of(block, r)};
+    *run = (struct attention_run){.dim = g->dim, .scale = a->scale, .tiles = pages_of(block, r)};
     for (uint32_t i = 0; i < run->tiles; i++) {
         void *page = block->pages[r * KV_RUN_TILES + i];
         run->k[i] = kv_geometry_k(g, page, l->layer, head);
@@ -208,10 +206,10 @@ static void attend_open(const struct attention *a, const struct attention_layer 
         describe_open(a, l, block->sequence, tokens[t].position, head, &run);
         for (; t < end && tokens[t].position / KV_TILE_POSITIONS == page; t++)
             for (uint32_t h = 0; h < a->group; h++, n++)
-                queries[n] = (struct attention_query){
-                    .q = l->q + t * l->ldq + (head * a->group + h) * dim,
-                    .out = outs + n * dim,
-                    .count = tokens[t].position % KV_TILE_POSITIONS + 1};
+                queries[n] =
+                    (struct attention_query){.q = l->q + t * l->ldq + (head * a->group + h) * dim,
+                                             .out = outs + n * dim,
+                                             .count = tokens[t].position % KV_TILE_POSITIONS + 1};
         a->kernels->attention[KV_F16](&run, queries, n);
         for (uint32_t i = 0; i < n; i++, states++)
             a->kernels->attention_merge(
@@ -298,7 +296,7 @@ static void run_item(const struct attention *a, const struct attention_layer *l,
                      const struct plan_item *item, uint32_t head, uint32_t r, uint32_t thread)
 {
     uint32_t end = item->first + item->n;
-    for (uint32_t b = item->first, n; b < end; b += n > 0 ? n : 1) {
+    for (uint32_t b = item->first, n; b<end; b += n> 0 ? n : 1) {
         n = together(l->queries->blocks, b, end, r);
         if (n > 0)
             run_blocks(a, l, b, n, head, r, thread);

@@ -31,11 +31,11 @@
 struct kv_geometry {
     enum kv_type type; /* never KV_AUTO */
     uint32_t layers;
-    uint32_t heads; /* KV heads */
-    uint32_t dim;   /* head size */
-    size_t tile;    /* bytes of one head's K (or V) tile */
-    size_t layer;   /* bytes of a layer: 2 · heads · tile */
-    size_t page;    /* bytes of a page: layers · layer, a multiple of 64 */
+    uint32_t heads;              /* KV heads */
+    uint32_t dim;                /* head size */
+    size_t tile;                 /* bytes of one head's K (or V) tile */
+    size_t layer;                /* bytes of a layer: 2 · heads · tile */
+    size_t page;                 /* bytes of a page: layers · layer, a multiple of 64 */
     size_t open_tile, open_page; /* of an open page; 0 if the type needs none */
 };
 

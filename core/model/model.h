@@ -53,8 +53,8 @@ struct model_options {
     const struct kernels *kernels;
     struct team *team;
     enum kv_type kv_type; /* or KV_AUTO (kv_geometry.h) */
-    uint32_t max_tokens; /* most tokens of a step; 0: 512 */
-    uint32_t context;    /* longest sequence that will be asked for; 0: the model's */
+    uint32_t max_tokens;  /* most tokens of a step; 0: 512 */
+    uint32_t context;     /* longest sequence that will be asked for; 0: the model's */
     /* The model is a draft for this one: where it has no embedding and head of its own, it uses the
      * target's (draft_tables.h). Must outlive the model. NULL: it is none. */
     const struct gguf *target;
@@ -89,7 +89,8 @@ struct step {
     uint32_t n_tokens; /* 1 … max_tokens */
     struct step_sequence *sequences;
     uint32_t n_sequences;
-    const struct pages *pool; /* pages of model_kv_geometry()->page bytes, with open ones of ->open_page */
+    const struct pages
+        *pool; /* pages of model_kv_geometry()->page bytes, with open ones of ->open_page */
 };
 
 /* Reads sizes and checks names, shapes and types of all tensors; reads no weight. Each fault is

@@ -33,12 +33,11 @@ static void add_member(struct batch *b, struct sequence *s, uint32_t count, uint
                                .count = count + n_drafts,
                                .draws = s->n_seen + count == sequence_tokens(s),
                                .n_drafts = n_drafts};
-    b->sequences[b->n_members] =
-        (struct step_sequence){.pages = s->table.ids,
-                               .n_pages = s->table.n_pages,
-                               .open = s->table.open,
-                               .open_first = s->table.open_first,
-                               .n_open = s->table.n_open};
+    b->sequences[b->n_members] = (struct step_sequence){.pages = s->table.ids,
+                                                        .n_pages = s->table.n_pages,
+                                                        .open = s->table.open,
+                                                        .open_first = s->table.open_first,
+                                                        .n_open = s->table.n_open};
     for (uint32_t i = 0; i < count; i++) {
         uint32_t position = s->n_seen + i;
         b->tokens[b->n_tokens++] = (struct step_token){

@@ -68,7 +68,7 @@ struct sched {
 
     /* the scheduler thread's */
     struct letter *letters; /* commands that were taken and not obeyed yet */
-    struct map by_id; /* one of the generation's sequences; the others are its kin */
+    struct map by_id;       /* one of the generation's sequences; the others are its kin */
     struct queue waiting, running;
     struct fair fair;
     uint64_t next_serial;

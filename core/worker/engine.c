@@ -59,8 +59,8 @@ static enum status inspect_draft(struct engine *e, struct error *err)
                          e->options->draft, d->info.context, DRAFT_WINDOW + DRAFT_MAX);
     /* A draft's rollbacks reach any page of its text, which open pages do not allow. */
     enum kv_type type = e->geometry.type == KV_Q4 ? KV_AUTO : e->geometry.type;
-    return kv_geometry_init(&d->geometry, type, d->info.layers, d->info.kv_heads,
-                            d->info.head_size, err);
+    return kv_geometry_init(&d->geometry, type, d->info.layers, d->info.kv_heads, d->info.head_size,
+                            err);
 }
 
 /* Opens and checks all that takes no time to speak of: the file's header and the options. */
@@ -233,8 +233,8 @@ static void make_fingerprint(struct engine *e)
 {
     char text[512];
     snprintf(text, sizeof(text), "%s %" PRIu64 " %" PRIu64 " %s %s %s", e->id,
-             gguf_file_size(e->gguf), e->info.parameters, kv_type_name(e->geometry.type), e->kernels.tier,
-             TOKENRING_VERSION);
+             gguf_file_size(e->gguf), e->info.parameters, kv_type_name(e->geometry.type),
+             e->kernels.tier, TOKENRING_VERSION);
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *p = text; *p != '\0'; p++)
         hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);

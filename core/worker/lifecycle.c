@@ -142,9 +142,9 @@ void lifecycle_loaded(struct worker *w, enum status status, const struct error *
     options_format_size(w->engine.plan.kv, kv);
     log_info("worker: ready: %s, %s, %s of weights, %s for KV pages (%s), context %u, %u threads, "
              "%s, loaded in %.1f s",
-             w->engine.name, w->engine.info.arch, weights, kv, kv_type_name(w->engine.geometry.type),
-             w->engine.context.context, w->engine.threads, w->engine.kernels.tier,
-             (double)w->engine.load_ns / 1e9);
+             w->engine.name, w->engine.info.arch, weights, kv,
+             kv_type_name(w->engine.geometry.type), w->engine.context.context, w->engine.threads,
+             w->engine.kernels.tier, (double)w->engine.load_ns / 1e9);
     publish_model(w);
     set_state(w, WORKER_READY);
 }

@@ -145,7 +145,8 @@ static size_t quants_scale_at(enum kv_type type, uint32_t dim, uint32_t block, u
     return type == KV_Q4 ? q4_scale_at(dim, block, pos) : q8_scale_at(dim, block, pos);
 }
 
-static int quant_at(enum kv_type type, const uint8_t *tile, bool values, uint32_t dim, uint32_t d, uint32_t pos)
+static int quant_at(enum kv_type type, const uint8_t *tile, bool values, uint32_t dim, uint32_t d,
+                    uint32_t pos)
 {
     if (type == KV_Q8_0)
         return (int8_t)tile[values ? q8_v_at(dim, d, pos) : q8_k_at(d, pos)];
@@ -167,7 +168,8 @@ static double number_at(enum kv_type type, const void *tile, bool values, uint32
         return (double)((const float *)tile)[at];
     if (type == KV_F16)
         return (double)f16_to_f32(((const uint16_t *)tile)[at]);
-    const float scale = f16_to_f32(load_u16((const uint8_t *)tile + quants_scale_at(type, dim, d / 32, pos)));
+    const float scale =
+        f16_to_f32(load_u16((const uint8_t *)tile + quants_scale_at(type, dim, d / 32, pos)));
     return (double)scale * quant_at(type, tile, values, dim, d, pos);
 }
 
@@ -259,7 +261,8 @@ static void check_attention(const struct pair *pair)
             struct attention_piece ahead[2 * KV_RUN_TILES];
             for (uint32_t t = 0; t < tiles; t++) {
                 ahead[2 * t] = (struct attention_piece){s.run.k[t], s.k[t].size};
-                ahead[2 * t + 1] = (struct attention_piece){s.run.v[t], t % 2 == 0 ? s.v[t].size : 0};
+                ahead[2 * t + 1] =
+                    (struct attention_piece){s.run.v[t], t % 2 == 0 ? s.v[t].size : 0};
             }
             s.run.ahead = ahead;
             s.run.n_ahead = 2 * tiles;
@@ -283,7 +286,8 @@ static void round_query(enum kv_type type, const float *x, uint32_t dim, double 
         for (uint32_t d = b; d < end; d++)
             amax = fmax(amax, fabs((double)x[d]));
         for (uint32_t d = b; d < end; d++)
-            q[d] = is_quantised(type) ? nearbyint((double)x[d] * 127 / amax) * amax / 127 : (double)x[d];
+            q[d] = is_quantised(type) ? nearbyint((double)x[d] * 127 / amax) * amax / 127
+                                      : (double)x[d];
     }
 }
 
@@ -295,7 +299,8 @@ static double q4_nearest(double x, double d)
 
 /* A block is as near to what was stored as the best of the scales amax / 15, / 16
  * and / 17 allows, each number as near as its scale allows. */
-static void oracle_q4_block(const struct op *op, const void *tile, bool values, uint32_t dim, uint32_t b, uint32_t p, const float *x)
+static void oracle_q4_block(const struct op *op, const void *tile, bool values, uint32_t dim,
+                            uint32_t b, uint32_t p, const float *x)
 {
     const uint32_t n = dim - 32 * b < 32 ? dim - 32 * b : 32;
     const double d = (double)f16_to_f32(load_u16((const uint8_t *)tile + q4_scale_at(dim, b, p)));
@@ -316,7 +321,8 @@ static void oracle_q4_block(const struct op *op, const void *tile, bool values, 
                    "%s dim=%u position %u dimension %u", op->name, dim, p, 32 * b + i);
         error += off * off;
     }
-    expect_msg(error <= best * 1.00001, "%s dim=%u position %u block %u: %g, want %g", op->name, dim, p, b, error, best);
+    expect_msg(error <= best * 1.00001, "%s dim=%u position %u block %u: %g, want %g", op->name,
+               dim, p, b, error, best);
 }
 
 /* Every number of a q8_0 or q4 tile, written one position at a time in a wild order, is what its store says, and so are its
@@ -324,14 +330,16 @@ static void oracle_q4_block(const struct op *op, const void *tile, bool values, 
 static void oracle_store_quants(const struct op *op, const struct kernels *k)
 {
     const enum kv_type type = (enum kv_type)op->variant;
-    const bool values = op->slot == offsetof(struct kernels, store_v) + type * sizeof(kv_store_fn *);
+    const bool values =
+        op->slot == offsetof(struct kernels, store_v) + type * sizeof(kv_store_fn *);
     struct rng r = rng_make(15);
     for (size_t i = 0; i < DIMS; i++) {
         const uint32_t dim = dims[i];
         const size_t bytes = kv_tile_bytes(type, dim);
         float *x = xcalloc((size_t)KV_TILE_POSITIONS * dim, sizeof(*x));
         struct guarded all = guarded_new(bytes, 64), one = guarded_new(bytes, 64);
-        expect(bytes == (type == KV_Q4 ? (dim + 7) / 8 : (dim + 3) / 4) * 128 + (dim + 31) / 32 * 64);
+        expect(bytes ==
+               (type == KV_Q4 ? (dim + 7) / 8 : (dim + 3) / 4) * 128 + (dim + 31) / 32 * 64);
         fill_floats(x, (size_t)KV_TILE_POSITIONS * dim, FILL_RANDOM, &r);
         store_slot(k, op)(all.data, 0, KV_TILE_POSITIONS, x, dim, dim);
         for (uint32_t n = 0, p = 7; n < KV_TILE_POSITIONS; n++, p = (p + 11) % KV_TILE_POSITIONS)
@@ -346,7 +354,8 @@ static void oracle_store_quants(const struct op *op, const struct kernels *k)
                 for (uint32_t j = d / 32 * 32; j < d / 32 * 32 + 32 && j < dim; j++)
                     amax = fmaxf(amax, fabsf(x[(size_t)p * dim + j]));
                 /* Rounding the scale to f16 takes the largest number 2⁻¹¹ · 127 of a step off. */
-                expect_msg(fabs(number_at(type, all.data, values, dim, d, p) - (double)x[(size_t)p * dim + d]) <=
+                expect_msg(fabs(number_at(type, all.data, values, dim, d, p) -
+                                (double)x[(size_t)p * dim + d]) <=
                                (double)amax / 127 * (0.5012 + 127.0 / 2047),
                            "%s dim=%u position %u dimension %u", op->name, dim, p, d);
             }
@@ -357,12 +366,13 @@ static void oracle_store_quants(const struct op *op, const struct kernels *k)
 }
 
 /* By how much the grid of quantised types' weights may turn position p's share of dimension d: half a step of its tile. */
-static double weight_error(enum kv_type type, const void *tile, const double *e, uint32_t count, uint32_t dim, uint32_t d, uint32_t p)
+static double weight_error(enum kv_type type, const void *tile, const double *e, uint32_t count,
+                           uint32_t dim, uint32_t d, uint32_t p)
 {
     double largest = 0;
     for (uint32_t i = p / 32 * 32; i < p / 32 * 32 + 32 && i < count; i++) {
-        const double scale =
-            (double)f16_to_f32(load_u16((const uint8_t *)tile + quants_scale_at(type, dim, d / 32, i % 32)));
+        const double scale = (double)f16_to_f32(
+            load_u16((const uint8_t *)tile + quants_scale_at(type, dim, d / 32, i % 32)));
         largest = fmax(largest, e[i] * scale);
     }
     return largest / 255 * 0.501 * abs(quant_at(type, tile, true, dim, d, p % 32));
@@ -396,9 +406,11 @@ static void oracle_attention(const struct op *op, const struct kernels *k)
         for (uint32_t p = 0; p < 71; p++) {
             const double v = number_at(type, s.v[p / 32].data, true, dim, d, p % 32);
             out += e[p] * v;
-            allowed += is_quantised(type) ? weight_error(type, s.v[p / 32].data, e, 71, dim, d, p) : 0;
+            allowed +=
+                is_quantised(type) ? weight_error(type, s.v[p / 32].data, e, 71, dim, d, p) : 0;
         }
-        ck_assert_double_le(fabs((double)s.queries[0].out[d] - out), 1e-4 * (fabs(out) + sum) + allowed);
+        ck_assert_double_le(fabs((double)s.queries[0].out[d] - out),
+                            1e-4 * (fabs(out) + sum) + allowed);
     }
     scene_free(&s);
 }
@@ -501,7 +513,8 @@ static void check_hadamard(const struct pair *pair)
         memcpy(got, want, sizeof(got));
         pair->scalar.hadamard(want, dim);
         pair->kernels.hadamard(got, dim);
-        expect_msg(memcmp(want, got, dim * sizeof(*got)) == 0, "%s/%s dim=%u", pair->op->name, pair->kernels.tier, dim);
+        expect_msg(memcmp(want, got, dim * sizeof(*got)) == 0, "%s/%s dim=%u", pair->op->name,
+                   pair->kernels.tier, dim);
     }
 }
 
@@ -510,12 +523,14 @@ const struct op attention_ops[] = {
     {"store_k_f16", offsetof(struct kernels, store_k[KV_F16]), KV_F16, check_store, NULL, NULL},
     {"store_v_f32", offsetof(struct kernels, store_v[KV_F32]), KV_F32, check_store, NULL, NULL},
     {"store_v_f16", offsetof(struct kernels, store_v[KV_F16]), KV_F16, check_store, NULL, NULL},
-    {"store_k_q8_0", offsetof(struct kernels, store_k[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_quants,
-     NULL},
-    {"store_v_q8_0", offsetof(struct kernels, store_v[KV_Q8_0]), KV_Q8_0, check_store, oracle_store_quants,
-     NULL},
-    {"store_k_q4", offsetof(struct kernels, store_k[KV_Q4]), KV_Q4, check_store, oracle_store_quants, NULL},
-    {"store_v_q4", offsetof(struct kernels, store_v[KV_Q4]), KV_Q4, check_store, oracle_store_quants, NULL},
+    {"store_k_q8_0", offsetof(struct kernels, store_k[KV_Q8_0]), KV_Q8_0, check_store,
+     oracle_store_quants, NULL},
+    {"store_v_q8_0", offsetof(struct kernels, store_v[KV_Q8_0]), KV_Q8_0, check_store,
+     oracle_store_quants, NULL},
+    {"store_k_q4", offsetof(struct kernels, store_k[KV_Q4]), KV_Q4, check_store,
+     oracle_store_quants, NULL},
+    {"store_v_q4", offsetof(struct kernels, store_v[KV_Q4]), KV_Q4, check_store,
+     oracle_store_quants, NULL},
     {"hadamard", offsetof(struct kernels, hadamard), 0, check_hadamard, oracle_hadamard, NULL},
     {"attention_f32", offsetof(struct kernels, attention[KV_F32]), KV_F32, check_attention,
      oracle_attention, bench_attention},
@@ -523,8 +538,8 @@ const struct op attention_ops[] = {
      oracle_attention, bench_attention},
     {"attention_q8_0", offsetof(struct kernels, attention[KV_Q8_0]), KV_Q8_0, check_attention,
      oracle_attention, bench_attention},
-    {"attention_q4", offsetof(struct kernels, attention[KV_Q4]), KV_Q4, check_attention, oracle_attention,
-     bench_attention},
+    {"attention_q4", offsetof(struct kernels, attention[KV_Q4]), KV_Q4, check_attention,
+     oracle_attention, bench_attention},
     {"attention_merge", offsetof(struct kernels, attention_merge), 0, check_merge, oracle_merge,
      NULL},
     {"attention_finish", offsetof(struct kernels, attention_finish), 0, check_merge, NULL, NULL},

@@ -75,7 +75,8 @@ START_TEST(list_keeps_order)
     list_prepend(&head, &items[2].node);
     static const int want[] = {2, 0, 1, 3};
     int n = 0;
-    list_each(it, next, &head) {
+    list_each(it, next, &head)
+    {
         ck_assert_int_eq(list_entry(it, struct item, node)->value, want[n++]);
         list_remove(it);
     }
@@ -87,7 +88,8 @@ END_TEST
 START_TEST(errors_name_the_field)
 {
     struct error err = {0};
-    ck_assert_int_eq(error_param(&err, STATUS_INVALID, "top_p", "top_p must be in %d..%d", 0, 1), STATUS_INVALID);
+    ck_assert_int_eq(error_param(&err, STATUS_INVALID, "top_p", "top_p must be in %d..%d", 0, 1),
+                     STATUS_INVALID);
     ck_assert_str_eq(err.param, "top_p");
     ck_assert_str_eq(err.text, "top_p must be in 0..1");
     ck_assert_int_eq(status_http(err.status), 400);
@@ -99,10 +101,12 @@ END_TEST
 /* The first of the reference implementation's vectors for 128 bits: key 0..15, input 0..n-1. */
 START_TEST(siphash_is_siphash)
 {
-    static const unsigned char want[3][16] = {
-        {0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93},
-        {0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45},
-        {0x81, 0x77, 0x22, 0x8d, 0xa4, 0xa4, 0x5d, 0xc7, 0xfc, 0xa3, 0x8b, 0xde, 0xf6, 0x0a, 0xff, 0xe4}};
+    static const unsigned char want[3][16] = {{0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d,
+                                               0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93},
+                                              {0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44, 0x34,
+                                               0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45},
+                                              {0x81, 0x77, 0x22, 0x8d, 0xa4, 0xa4, 0x5d, 0xc7, 0xfc,
+                                               0xa3, 0x8b, 0xde, 0xf6, 0x0a, 0xff, 0xe4}};
     unsigned char key[16];
     for (unsigned char i = 0; i < 16; i++)
         key[i] = i;
@@ -124,11 +128,10 @@ START_TEST(sha256_is_sha256)
     /* FIPS 180-4's examples, and a million times "a" in uneven pieces. */
     static const struct {
         const char *text, *hex;
-    } examples[] = {
-        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
-        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
-        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
-         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"}};
+    } examples[] = {{"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+                    {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+                    {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+                     "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"}};
     char hex[SHA256_HEX], as[997];
     for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
         sha256(examples[i].text, strlen(examples[i].text), hex);

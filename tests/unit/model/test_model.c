@@ -416,7 +416,8 @@ START_TEST(same_bits_whatever_shares_the_step)
             struct block_table *table = &tables[me ? OTHERS : s < place ? s : s - 1];
             uint32_t count = me ? mine : toy_random(&seed) % 4 == 0 ? 9 : toy_random(&seed) % 2;
             if (!me && table->n_positions + count > TEXT)
-                block_table_truncate(table, rounded[_i] == KV_Q4 ? 32 : 40); /* q4: no page half way back */
+                block_table_truncate(
+                    table, rounded[_i] == KV_Q4 ? 32 : 40); /* q4: no page half way back */
             ck_assert(session_append(&b.s, table, count));
             for (uint32_t i = 0; i < count; i++) {
                 uint32_t position = table->n_positions - count + i;
@@ -497,8 +498,8 @@ static uint64_t pages_read(const struct block_table *tables, uint32_t n)
 START_TEST(shared_pages_are_read_once)
 {
     static const struct relative family[FAMILY] = {
-        {0, 0, 620},    {0, 608, 625}, {0, 608, 1100}, {2, 992, 1001}, {2, 992, 1060},
-        {0, 256, 300},  {0, 0, 40},    {7, 0, 700},    {7, 672, 690},  {0, 608, 609},
+        {0, 0, 620},   {0, 608, 625}, {0, 608, 1100}, {2, 992, 1001}, {2, 992, 1060},
+        {0, 256, 300}, {0, 0, 40},    {7, 0, 700},    {7, 672, 690},  {0, 608, 609},
     };
     static const uint32_t threads[] = {1, 2, 3};
     struct toy t = quick_toy();
@@ -563,8 +564,8 @@ START_TEST(hidden_states)
     bench_open(&b, &t, "scalar", 2, KV_F16);
     struct step_token tokens[TOKENS];
     for (uint32_t i = 0; i < TOKENS; i++)
-        tokens[i] = (struct step_token){
-            .token = i * 5, .position = i, .logits = i % EVERY == EVERY - 1};
+        tokens[i] =
+            (struct step_token){.token = i * 5, .position = i, .logits = i % EVERY == EVERY - 1};
     ck_assert(session_append(&b.s, &b.s.table, TOKENS));
     struct step_sequence sequence = session_sequence(&b.s.table);
     struct step step = {tokens, TOKENS, &sequence, 1, b.s.pool};
