@@ -241,21 +241,9 @@ static void attention_q8_0(const struct attention_run *run, struct attention_que
         attend_1(run, queries);
 }
 
-static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                         uint32_t dim)
-{
-    kv_q8_store(false, tile, pos, n, x, ldx, dim);
-}
-
-static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                         uint32_t dim)
-{
-    kv_q8_store(true, tile, pos, n, x, ldx, dim);
-}
-
 void avx2_fill_attention_q8(struct kernels *k)
 {
-    k->store_k[KV_Q8_0] = store_k_q8_0;
-    k->store_v[KV_Q8_0] = store_v_q8_0;
+    k->store_k[KV_Q8_0] = kv_q8_store_k;
+    k->store_v[KV_Q8_0] = kv_q8_store_v;
     k->attention[KV_Q8_0] = attention_q8_0;
 }

@@ -493,36 +493,12 @@ static void attention_q4(const struct attention_run *run, struct attention_query
     attend_all(true, run, queries, n);
 }
 
-static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                         uint32_t dim)
-{
-    kv_q8_store(false, tile, pos, n, x, ldx, dim);
-}
-
-static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                         uint32_t dim)
-{
-    kv_q8_store(true, tile, pos, n, x, ldx, dim);
-}
-
-static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                       uint32_t dim)
-{
-    kv_q4_store(false, tile, pos, n, x, ldx, dim);
-}
-
-static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                       uint32_t dim)
-{
-    kv_q4_store(true, tile, pos, n, x, ldx, dim);
-}
-
 void avx512_fill_attention_q8(struct kernels *k)
 {
-    k->store_k[KV_Q8_0] = store_k_q8_0;
-    k->store_v[KV_Q8_0] = store_v_q8_0;
-    k->store_k[KV_Q4] = store_k_q4;
-    k->store_v[KV_Q4] = store_v_q4;
+    k->store_k[KV_Q8_0] = kv_q8_store_k;
+    k->store_v[KV_Q8_0] = kv_q8_store_v;
+    k->store_k[KV_Q4] = kv_q4_store_k;
+    k->store_v[KV_Q4] = kv_q4_store_v;
     k->hadamard = kv_q4_hadamard;
     k->attention[KV_Q8_0] = attention_q8_0;
     k->attention[KV_Q4] = attention_q4;

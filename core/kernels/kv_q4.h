@@ -115,6 +115,18 @@ static inline void kv_q4_store(bool values, void *tile, uint32_t pos, uint32_t n
         }
 }
 
+static inline void kv_q4_store_k(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                                 uint32_t dim)
+{
+    kv_q4_store(false, tile, pos, n, x, ldx, dim);
+}
+
+static inline void kv_q4_store_v(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                                 uint32_t dim)
+{
+    kv_q4_store(true, tile, pos, n, x, ldx, dim);
+}
+
 /* kernels.h: hadamard. */
 static inline void kv_q4_hadamard(float *x, uint32_t dim)
 {

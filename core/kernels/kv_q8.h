@@ -134,4 +134,16 @@ static inline void kv_q8_store(bool values, void *tile, uint32_t pos, uint32_t n
         }
 }
 
+static inline void kv_q8_store_k(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                                 uint32_t dim)
+{
+    kv_q8_store(false, tile, pos, n, x, ldx, dim);
+}
+
+static inline void kv_q8_store_v(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
+                                 uint32_t dim)
+{
+    kv_q8_store(true, tile, pos, n, x, ldx, dim);
+}
+
 #endif

@@ -60,30 +60,6 @@ static void store_v_f16(void *tile, uint32_t pos, uint32_t n, const float *x, si
     store_v(KV_F16, tile, pos, n, x, ldx, dim);
 }
 
-static void store_k_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                         uint32_t dim)
-{
-    kv_q8_store(false, tile, pos, n, x, ldx, dim);
-}
-
-static void store_v_q8_0(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                         uint32_t dim)
-{
-    kv_q8_store(true, tile, pos, n, x, ldx, dim);
-}
-
-static void store_k_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                       uint32_t dim)
-{
-    kv_q4_store(false, tile, pos, n, x, ldx, dim);
-}
-
-static void store_v_q4(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
-                       uint32_t dim)
-{
-    kv_q4_store(true, tile, pos, n, x, ldx, dim);
-}
-
 /* Scales and quants of q8_0 and q4. */
 static float scale_at(enum kv_type type, const uint8_t *tile, uint32_t dim, uint32_t b,
                       uint32_t pos)
@@ -263,10 +239,10 @@ void scalar_fill_attention(struct kernels *k)
     k->store_k[KV_F16] = store_k_f16;
     k->store_v[KV_F32] = store_v_f32;
     k->store_v[KV_F16] = store_v_f16;
-    k->store_k[KV_Q8_0] = store_k_q8_0;
-    k->store_v[KV_Q8_0] = store_v_q8_0;
-    k->store_k[KV_Q4] = store_k_q4;
-    k->store_v[KV_Q4] = store_v_q4;
+    k->store_k[KV_Q8_0] = kv_q8_store_k;
+    k->store_v[KV_Q8_0] = kv_q8_store_v;
+    k->store_k[KV_Q4] = kv_q4_store_k;
+    k->store_v[KV_Q4] = kv_q4_store_v;
     k->hadamard = kv_q4_hadamard;
     k->attention[KV_F32] = attention_f32;
     k->attention[KV_F16] = attention_f16;
