@@ -44,7 +44,7 @@ def one(site, choose, kind, want):
         assert got in (None, want[i]), (i, got, want[i])
     elif kind == 'bad':
         reply = site.post(TEXT, {**body, 'temperature': 'hot'}, headers=headers)
-        assert reply.status == 400, (reply.status, reply.body)
+        assert reply.status in (400, 503), (reply.status, reply.body)  # a full queue refuses before it reads
     else:
         stream = site.stream(TEXT, body, headers, receive_buffer=4096 if kind == 'slow' else None)
         if kind == 'abort':
