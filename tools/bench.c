@@ -309,7 +309,7 @@ static const char help[] =
     "  -r, --repeat N         repetitions, of which the median is shown (5)\n"
     "      --kv-type T        f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
     "      --prefill-chunk N  most tokens of a step (512)\n"
-    "      --tier T           scalar, avx2, avx512, amx (the best)\n"
+    "      --tier T           scalar, avx2, avxvnni, avx512, amx (the best)\n"
     "      --no-kv            decode without a cache, everything recomputed for each token\n"
     "      --json, --csv      one flat object; rows with a header\n";
 

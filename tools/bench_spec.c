@@ -358,7 +358,7 @@ static const char help[] =
     "  -r, --repeat N         rounds over all prompts (1)\n"
     "  -l, --limit N          only the first N prompts\n"
     "  -T, --temperature F    0: greedy (0)\n"
-    "      --tier T           scalar, avx2, avx512, amx (the best)\n";
+    "      --tier T           scalar, avx2, avxvnni, avx512, amx (the best)\n";
 
 static bool number(const char *text, uint32_t least, uint32_t most, uint32_t *value)
 {

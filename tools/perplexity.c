@@ -47,7 +47,7 @@ static void usage(FILE *out)
         "      --chunks N       windows at most (all)\n"
         "      --kv-type T      f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
         "  -t, --threads N      compute threads (the CPUs of this process)\n"
-        "      --tier T         scalar, avx2, avx512 (the best of this CPU)\n"
+        "      --tier T         scalar, avx2, avxvnni, avx512, amx (the best)\n"
         "      --json           the result as one JSON object\n"
         "Progress goes to standard error: the perplexity after each window.\n",
         out);

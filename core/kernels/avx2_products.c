@@ -1,13 +1,15 @@
-/* avx2_products.c: products of quantised weights with AVX2.
+/* avx2_products.c: products of quantised weights with AVX2; compiled again with vpdpbusd for AVX-VNNI (dot256.h).
  *
  * A tile is one or both halves (8 rows) of a panel times up to four columns. vpmaddubsw multiplies unsigned
  * weights by signed activations and adds pairs to 16 bits; those sums are gathered in 16 bits as long as
  * they cannot overflow (fold_after), then in 32. Weights of Q8_0, IQ4_NL and IQ4_XS are signed: their sign moves
- * to the activation. */
+ * to the activation. vpdpbusd adds fours to 32 bits and never saturates, so that there these weights get a zero point
+ * of 128, which comes off as the others' do. */
 #include <stdbool.h>
 #include <string.h>
 
 #include "core/base/check.h"
+#include "core/kernels/dot256.h"
 #include "core/kernels/vec256.h"
 #include "core/kernels/weights_priv.h"
 
@@ -58,7 +60,7 @@ INLINE uint32_t unit_blocks(enum weight_type type)
     }
 }
 
-/* Types whose weights stay signed bytes. */
+/* Types whose weights are signed bytes; to vpdpbusd they come with 128 added. */
 INLINE bool is_signed(enum weight_type type)
 {
     return type == WEIGHT_Q8_0 || type == WEIGHT_IQ4_NL || type == WEIGHT_IQ4_XS;
@@ -101,6 +103,12 @@ INLINE uint32_t quants_at(enum weight_type type, uint32_t i)
     }
 }
 
+/* With 128 added, which turns the sign bit over. */
+INLINE __m256i raised(__m256i v)
+{
+    return _mm256_xor_si256(v, _mm256_set1_epi8(-128));
+}
+
 /* Values that nibbles stand for; MXFP4's plus 16. */
 INLINE __m256i look_up(enum weight_type type, __m256i nibbles)
 {
@@ -108,15 +116,20 @@ INLINE __m256i look_up(enum weight_type type, __m256i nibbles)
     __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
     if (type == WEIGHT_MXFP4)
         values = _mm256_add_epi8(values, _mm256_set1_epi8(16));
+    else if (DOT256_EXACT)
+        values = raised(values);
     return _mm256_shuffle_epi8(values, nibbles);
 }
 
-/* Group g (columns 4g … 4g+3) of 8 rows; half = 0 or 32: which rows. Unsigned, but for is_signed types. */
+/* Group g (columns 4g … 4g+3) of 8 rows; half = 0 or 32: which rows. Unsigned, but for is_signed types without
+ * vpdpbusd. */
 INLINE __m256i group(enum weight_type type, const uint8_t *quants, uint32_t half, int g)
 {
     const __m256i low = _mm256_set1_epi8(15);
-    if (type == WEIGHT_Q8_0)
-        return load_ymm(quants + 64 * g + half);
+    if (type == WEIGHT_Q8_0) {
+        const __m256i v = load_ymm(quants + 64 * g + half);
+        return DOT256_EXACT ? raised(v) : v;
+    }
     if (type == WEIGHT_Q6_K) {
         __m256i v = load_ymm(quants + 64 * (g / 2) + half);
         __m256i high = load_ymm(quants + Q6_LOW_BYTES + 64 * (g / 4) + half);
@@ -202,6 +215,10 @@ INLINE void dots(enum weight_type type, int nc, const uint8_t *quants, uint32_t 
         const __m256i w = group(type, quants, half, g);
         UNROLL
         for (int c = 0; c < nc; c++) {
+            if (DOT256_EXACT) {
+                sum[c] = dot256(sum[c], w, quad(x[c], g));
+                continue;
+            }
             __m256i product = multiply(type, w, quad(x[c], g));
             words[c] = step % fold == 0 ? product : _mm256_add_epi16(words[c], product);
             if (step % fold == fold - 1)
@@ -249,7 +266,7 @@ INLINE __m256 minimums(const uint8_t *unit, uint32_t i, uint32_t half, const str
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(eight, 3));
 }
 
-/* −zp·Σx where the zero point is 8, 16 or 4, from −8·Σx. */
+/* −zp·Σx where the zero point is 8, 16, 4 or 128, from −8·Σx. */
 INLINE int32_t seeded(enum weight_type type, int32_t seed)
 {
     switch (type) {
@@ -260,6 +277,10 @@ INLINE int32_t seeded(enum weight_type type, int32_t seed)
         return 2 * seed;
     case WEIGHT_Q3_K:
         return seed / 2;
+    case WEIGHT_Q8_0:
+    case WEIGHT_IQ4_NL:
+    case WEIGHT_IQ4_XS:
+        return DOT256_EXACT ? 16 * seed : 0;
     default:
         return 0;
     }

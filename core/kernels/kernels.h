@@ -1,6 +1,6 @@
 /* kernels.h: the table of compute kernels and what each slot promises.
  *
- * Every tier (scalar, avx2, avx512, amx) fills the same table; select.h chooses one. A slot's result
+ * Every tier (scalar, avx2, avxvnni, avx512, amx) fills the same table; select.h chooses one. A slot's result
  * depends on its operands alone: never on how many columns, rows or queries share a call, on
  * threads or on tiles, and it is the same in every tier, bit for bit (the integer parts are exact
  * and the float parts are one fixed sequence of roundings, written at each slot). fma is one
@@ -185,7 +185,7 @@ typedef void attention_fn(const struct attention_run *run, struct attention_quer
                           uint32_t n);
 
 struct kernels {
-    const char *tier; /* "scalar", "avx2", "avx512", "amx" */
+    const char *tier; /* "scalar", "avx2", "avxvnni", "avx512", "amx" */
 
     pack_fn *pack[ACTS_KINDS];
     norm_pack_fn *norm_pack[ACTS_KINDS];

@@ -12,6 +12,7 @@ void kernels_fill_scalar(struct kernels *k);
 void kernels_fill_scalar_fma(struct kernels *k);
 #endif
 void kernels_fill_avx2(struct kernels *k);
+void kernels_fill_avxvnni(struct kernels *k);
 void kernels_fill_avx512(struct kernels *k);
 void kernels_fill_amx(struct kernels *k);
 

@@ -61,38 +61,38 @@ static void read_all(void *arg, struct team_member *me)
     }
 }
 
-/* 12 independent accumulators: enough to hide the instruction's latency on both ports. */
-static void multiply_rounds(long rounds)
-{
-    __asm__ volatile("vpxorq %%zmm12, %%zmm12, %%zmm12\n\t"
-                     "1:\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm0\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm1\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm2\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm3\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm4\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm5\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm6\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm7\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm8\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm9\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm10\n\t"
-                     "vpdpbusd %%zmm12, %%zmm12, %%zmm11\n\t"
-                     "dec %0\n\t"
-                     "jnz 1b\n\t"
-                     "vzeroupper"
-                     : "+r"(rounds)
-                     :
-                     : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
-                       "xmm9", "xmm10", "xmm11", "xmm12");
-}
+/* 12 independent accumulators: enough to hide the instruction's latency on both ports. The encoding is said, since an
+ * assembler would take the one of AVX-512 for either. */
+#define MULTIPLY_ROUNDS(name, encoding, v)                                                         \
+    static void name(long rounds)                                                                  \
+    {                                                                                              \
+        __asm__ volatile("vpxor %%xmm12, %%xmm12, %%xmm12\n"                                       \
+                         "1:\n\t"                                                                  \
+                         ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11\n\t" encoding               \
+                         " vpdpbusd %%" v "mm12, %%" v "mm12, %%" v "mm\\n\n\t"                    \
+                         ".endr\n\t"                                                               \
+                         "dec %0\n\t"                                                              \
+                         "jnz 1b\n\t"                                                              \
+                         "vzeroupper"                                                              \
+                         : "+r"(rounds)                                                            \
+                         :                                                                         \
+                         : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",   \
+                           "xmm8", "xmm9", "xmm10", "xmm11", "xmm12");                             \
+    }
+MULTIPLY_ROUNDS(multiply_zmm, "%{evex%}", "z")
+MULTIPLY_ROUNDS(multiply_ymm, "%{vex%}", "y")
+
+struct multiply {
+    void (*rounds)(long rounds);
+    double ops; /* of one instruction */
+};
 
 static void multiply_all(void *arg, struct team_member *me)
 {
+    const struct multiply *m = arg;
     uint32_t begin, end;
-    (void)arg;
     while (team_next(me, BURSTS, 1, &begin, &end))
-        multiply_rounds(ROUNDS);
+        m->rounds(ROUNDS);
 }
 
 static double seconds_of(struct team *team, team_fn *fn, void *arg)
@@ -111,7 +111,10 @@ static double seconds_of(struct team *team, team_fn *fn, void *arg)
 struct roofline roofline_measure(struct team *team, struct roofline_memory *memory)
 {
     struct roofline line = {.read_bytes = (double)MEMORY / seconds_of(team, read_all, memory)};
-    if (kernels_tier_present("avx512"))
-        line.int8_ops = 12.0 * 128 * ROUNDS * BURSTS / seconds_of(team, multiply_all, NULL);
+    struct multiply m = {multiply_zmm, 128};
+    if (!kernels_tier_present("avx512"))
+        m = (struct multiply){multiply_ymm, 64};
+    if (kernels_tier_present("avx512") || kernels_tier_present("avxvnni"))
+        line.int8_ops = 12 * m.ops * ROUNDS * BURSTS / seconds_of(team, multiply_all, &m);
     return line;
 }

@@ -23,6 +23,7 @@ enum {
     HAS_AMX = 128,        /* TILE and INT8, eight tiles of 16 rows of 64 bytes */
     HAS_TILES = 256,      /* the system keeps tiles */
     HAS_PERMISSION = 512, /* and lets this process use them; asked for last */
+    HAS_AVX_VNNI = 1024,
 };
 
 static const struct {
@@ -33,6 +34,7 @@ static const struct {
     {HAS_FMA, "FMA"},
     {HAS_F16C, "F16C"},
     {HAS_YMM, "ymm state enabled by the system"},
+    {HAS_AVX_VNNI, "AVX-VNNI"},
     {HAS_AVX512, "AVX-512 F, BW, DQ and VL"},
     {HAS_VNNI, "AVX-512 VNNI"},
     {HAS_ZMM, "zmm state enabled by the system"},
@@ -60,6 +62,7 @@ static const struct {
 } tiers[] = {
     {"scalar", 0, fill_scalar},
     {"avx2", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM, kernels_fill_avx2},
+    {"avxvnni", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM | HAS_AVX_VNNI, kernels_fill_avxvnni},
     {"avx512", HAS_AVX2 | HAS_FMA | HAS_F16C | HAS_YMM | HAS_AVX512 | HAS_VNNI | HAS_ZMM,
      kernels_fill_avx512},
     {"amx",
@@ -95,10 +98,12 @@ static unsigned detect(void)
             found |= HAS_AVX512;
         if (c & bit_AVX512VNNI)
             found |= HAS_VNNI;
-        const unsigned amx = 1u << 24 | 1u << 25; /* TILE, INT8 */
+        const unsigned most = a, amx = 1u << 24 | 1u << 25; /* TILE, INT8 */
         if ((d & amx) == amx && __get_cpuid_count(0x1d, 1, &a, &b, &c, &d) &&
             b == (8u << 16 | 64) && (c & 0xffff) == 16)
             found |= HAS_AMX;
+        if (most >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4))
+            found |= HAS_AVX_VNNI;
     }
     return found;
 }
@@ -149,9 +154,9 @@ enum status kernels_select(const char *tier, struct kernels *k, struct error *er
     } else {
         chosen = find_tier(tier);
         if (chosen == TIER_COUNT)
-            return error_set(err, STATUS_UNSUPPORTED,
-                             "there is no kernel tier '%s' (auto, scalar, avx2, avx512, amx)",
-                             tier);
+            return error_set(
+                err, STATUS_UNSUPPORTED,
+                "there is no kernel tier '%s' (auto, scalar, avx2, avxvnni, avx512, amx)", tier);
         const unsigned lacks = missing(chosen);
         for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); i++)
             if (lacks & features[i].bit)
@@ -160,7 +165,8 @@ enum status kernels_select(const char *tier, struct kernels *k, struct error *er
                                  features[i].name);
     }
     for (size_t t = 0; t <= chosen; t++)
-        tiers[t].fill(k);
+        if (missing(t) == 0)
+            tiers[t].fill(k);
     k->tier = tiers[chosen].name;
     return STATUS_OK;
 }

@@ -3,7 +3,10 @@
  * Tiers climb: each starts from the table of the tier below it and replaces the slots that it does
  * better.
  *
- *     scalar ──▶ avx2 (AVX2, FMA, F16C) ──▶ avx512 (F, BW, DQ, VL, VNNI) ──▶ amx (TILE, INT8)
+ *     scalar ──▶ avx2 (AVX2, FMA, F16C) ──▶ avxvnni (AVX-VNNI) ──▶ avx512 (F, BW, DQ, VL, VNNI) ──▶ amx (TILE, INT8)
+ *
+ * avxvnni is for the CPUs that have AVX-VNNI and no AVX-512 (Alder Lake to Arrow Lake, Sierra Forest); where it is
+ * missing, avx512 climbs from avx2 and replaces the same slots.
  *
  * A tier counts as present if CPUID has its instructions and XGETBV says that the system keeps its
  * registers. For amx the system must also permit this process the use of tiles, which is asked for

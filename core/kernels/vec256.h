@@ -99,6 +99,7 @@ static inline void softmax256(struct attention_query *query, float *scores)
 
 void avx2_fill_vector(struct kernels *k);
 void avx2_fill_products(struct kernels *k);
+void avxvnni_fill_products(struct kernels *k); /* the same source */
 void avx2_fill_float_products(struct kernels *k);
 void avx2_fill_attention(struct kernels *k);
 void avx2_fill_attention_q8(struct kernels *k);

@@ -40,7 +40,7 @@ struct sampler *sampler_create(const struct kernels *kernels, uint32_t n_vocab)
     struct sampler *s = xcalloc(1, sizeof *s);
     s->kernels = kernels;
     s->loops = &sample_loops_base;
-    if (strcmp(kernels->tier, "avx2") == 0)
+    if (strcmp(kernels->tier, "avx2") == 0 || strcmp(kernels->tier, "avxvnni") == 0)
         s->loops = &sample_loops_avx2;
     else if (strcmp(kernels->tier, "scalar") != 0)
         s->loops = &sample_loops_avx512;

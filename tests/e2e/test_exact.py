@@ -52,7 +52,7 @@ def test_q4_cache():
 def test_every_tier_serves():
     """Each tier that this CPU has answers the golden; a missing one is said."""
     golden = json.loads((stories().parent / 'golden/once-f64.json').read_text())
-    for tier in ('scalar', 'avx2', 'avx512', 'amx'):
+    for tier in ('scalar', 'avx2', 'avxvnni', 'avx512', 'amx'):
         probe = subprocess.run([build / 'tokenringd', '-t', '--model', stories(), '--tier', tier], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if probe.returncode != 0 and 'CPU' in probe.stdout:
             print(f'SKIP: tier {tier}: not on this CPU')

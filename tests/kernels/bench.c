@@ -96,8 +96,8 @@ struct machine machine_measure(const char *tier)
     munmap(memory, READ_BYTES);
     /* AMX is set against vpdpbusd too: how much the tile unit wins is then in the percentage. */
     double (*peak)(void) = strcmp(tier, "avx512") == 0 || strcmp(tier, "amx") == 0 ? peak_avx512
-                           : strcmp(tier, "avx2") == 0                             ? peak_avx2
-                                                                                   : NULL;
+                           : strcmp(tier, "scalar") == 0                           ? NULL
+                                                                                   : peak_avx2;
     if (peak)
         m.peak_gops = peak() / bench_seconds(run_peak, &peak, 0.1) * 1e-9;
     return m;

@@ -22,20 +22,39 @@ static bool same_slot(const struct kernels *a, const struct kernels *b, const st
            0;
 }
 
-size_t pairs_collect(const char *tier, const char *below, struct pair *out)
+size_t pairs_between(const struct kernels *low, const struct kernels *high, struct pair *out)
 {
-    struct kernels scalar, low, high;
+    struct kernels scalar;
     size_t n = 0;
     const struct op *op;
 
     kernels_fill_scalar(&scalar); /* for every CPU; tier "scalar" may be the build for FMA */
     scalar.tier = "scalar";
-    check(kernels_select(below, &low, NULL) == STATUS_OK);
-    check(kernels_select(tier, &high, NULL) == STATUS_OK);
     for (size_t i = 0; (op = op_at(i)) != NULL; i++)
-        if (strcmp(tier, below) == 0 || !same_slot(&low, &high, op)) {
+        if (low == NULL || !same_slot(low, high, op)) {
             check(n < MAX_PAIRS);
-            out[n++] = (struct pair){op, scalar, high};
+            out[n++] = (struct pair){op, scalar, *high};
         }
     return n;
+}
+
+size_t pairs_collect(const char *tier, const char *below, struct pair *out)
+{
+    struct kernels low, high;
+
+    check(kernels_select(below, &low, NULL) == STATUS_OK);
+    check(kernels_select(tier, &high, NULL) == STATUS_OK);
+    return pairs_between(strcmp(tier, below) == 0 ? NULL : &low, &high, out);
+}
+
+void evex_fill_products(struct kernels *k);
+
+bool evex_fill(struct kernels *k)
+{
+    if (!kernels_tier_present("avx512"))
+        return false;
+    check(kernels_select("avx2", k, NULL) == STATUS_OK);
+    evex_fill_products(k);
+    k->tier = EVEX_TIER;
+    return true;
 }

@@ -5,6 +5,7 @@
 #ifndef TESTS_KERNELS_PAIRS_H
 #define TESTS_KERNELS_PAIRS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/kernels/kernels.h"
@@ -35,6 +36,13 @@ const struct op *op_at(size_t i);
 
 /* Fills out with the pairs of one tier; returns their number. The tier must be present. */
 size_t pairs_collect(const char *tier, const char *below, struct pair *out);
+/* The pairs of a table `high` on the slots in which it differs from `low`, or on all (low NULL). */
+size_t pairs_between(const struct kernels *low, const struct kernels *high, struct pair *out);
+
+/* Fills the table with the AVX-VNNI tier in its build with EVEX-encoded instructions, which runs where tier avx512 does;
+ * false where it does not run. */
+#define EVEX_TIER "avxvnni-evex"
+bool evex_fill(struct kernels *k);
 
 /* Op tables of the families; concatenated by pairs.c. */
 extern const struct op product_ops[], attention_ops[], vector_ops[];

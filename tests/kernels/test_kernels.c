@@ -22,6 +22,9 @@
 
 static struct pair pairs[MAX_PAIRS];
 static size_t pair_count;
+/* Tier t has the pairs first[t] … first[t + 1]. */
+static size_t first[MAX_TIERS + 1], tier_count;
+static const char *names[MAX_TIERS];
 static struct kernels scalar;
 
 START_TEST(variant_matches_scalar)
@@ -39,6 +42,35 @@ START_TEST(scalar_matches_doubles)
         op->oracle(op, &scalar);
 }
 END_TEST
+
+/* Takes the tier's pairs that are wanted: of only_tier (NULL: all) and of ops whose name begins with prefix. */
+static void add_tier(const char *tier, const struct pair *found, size_t n, const char *only_tier,
+                     const char *prefix)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((!only_tier || strcmp(only_tier, tier) == 0) &&
+            strncmp(found[i].op->name, prefix, strlen(prefix)) == 0) {
+            check(pair_count < MAX_PAIRS);
+            pairs[pair_count++] = found[i];
+        }
+    check(tier_count < MAX_TIERS);
+    names[tier_count++] = tier;
+    first[tier_count] = pair_count;
+}
+
+/* The AVX-VNNI tier as CPUs with AVX-512 VNNI can run it. */
+static void add_evex(const char *only_tier, const char *prefix)
+{
+    struct kernels avx2, evex;
+    if (!evex_fill(&evex)) {
+        printf("SKIP: tier " EVEX_TIER ": not on this CPU\n");
+        return;
+    }
+    struct pair *found = xcalloc(MAX_PAIRS, sizeof(*found));
+    check(kernels_select("avx2", &avx2, NULL) == STATUS_OK);
+    add_tier(evex.tier, found, pairs_between(&avx2, &evex, found), only_tier, prefix);
+    free(found);
+}
 
 static bool listed(const char *list, const char *word)
 {
@@ -102,27 +134,17 @@ int main(int argc, char **argv)
     kernels_enter_thread();
     check(kernels_select("scalar", &scalar, NULL) == STATUS_OK);
 
-    size_t first[MAX_TIERS + 1] = {0}, tier_count = 0;
-    const char *names[MAX_TIERS];
     const char *below = NULL;
     for (size_t t = 0; kernels_tier_name(t); t++) {
         const char *tier = kernels_tier_name(t);
         if (!kernels_tier_present(tier))
             continue;
         struct pair *found = xcalloc(MAX_PAIRS, sizeof(*found));
-        const size_t n = pairs_collect(tier, below ? below : tier, found);
-        for (size_t i = 0; i < n; i++)
-            if ((!only_tier || strcmp(only_tier, tier) == 0) &&
-                strncmp(found[i].op->name, prefix, strlen(prefix)) == 0) {
-                check(pair_count < MAX_PAIRS);
-                pairs[pair_count++] = found[i];
-            }
+        add_tier(tier, found, pairs_collect(tier, below ? below : tier, found), only_tier, prefix);
         free(found);
-        check(tier_count < MAX_TIERS);
-        names[tier_count++] = tier;
-        first[tier_count] = pair_count;
         below = tier;
     }
+    add_evex(only_tier, prefix);
     if (list || run_bench) {
         for (size_t i = 0; list && i < pair_count; i++)
             printf("%s/%s\n", pairs[i].op->name, pairs[i].kernels.tier);

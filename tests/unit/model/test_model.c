@@ -322,13 +322,13 @@ static const enum kv_type rounded[] = {KV_F16, KV_Q8_0, KV_Q4};
 START_TEST(same_bits_however_cut)
 {
     static const uint32_t chunks[] = {1, 7, 64, 512};
-    static const char *const tiers[] = {"scalar", "avx2", "avx512", "amx"};
+    static const char *const tiers[] = {"scalar", "avx2", "avxvnni", "avx512", "amx"};
     struct toy t = _i == 0 ? mixed_toy() : small_types_toy();
     uint32_t tokens[TEXT];
     t.layers = 1;
     float *want = NULL;
     make_text(tokens, TEXT, t.vocab, 5);
-    for (size_t tier = 0; tier < 4; tier++)
+    for (size_t tier = 0; tier < sizeof(tiers) / sizeof(tiers[0]); tier++)
         for (uint32_t threads = 1; threads <= 2; threads++) {
             if (!kernels_tier_present(tiers[tier]))
                 continue;
