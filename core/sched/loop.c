@@ -43,10 +43,10 @@ static uint64_t since(uint64_t from, uint64_t to)
     return from != 0 && to > from ? to - from : 0;
 }
 
-/* How fast ends come while others wait: what Retry-After is made from. */
+/* How fast ends come while others wait for a place: what Retry-After is made from. */
 static void learn_interval(struct sched *s, uint64_t now)
 {
-    if (s->last_end_ns != 0 && s->waiting.count > 0) {
+    if (s->last_end_ns != 0 && s->waiting.count > s->waiting.n_put_back) {
         uint64_t old = atomic_load(&s->end_interval_ns), sample = now - s->last_end_ns;
         atomic_store(&s->end_interval_ns, old == 0 ? sample : old - old / 8 + sample / 8);
     }
@@ -123,6 +123,12 @@ static void end_all(struct sched *s, enum status status)
 
 /* ---- commands ---- */
 
+static void show_waiting(struct sched *s)
+{
+    atomic_store(&s->n_put_back, s->waiting.n_put_back);
+    atomic_store(&s->n_new, s->waiting.count - s->waiting.n_put_back);
+}
+
 static void submit(struct sched *s, const struct command *c)
 {
     struct sequence *q = sequence_new(c->generation, s->next_serial, c->limit, c->grows, s->cache);
@@ -132,7 +138,7 @@ static void submit(struct sched *s, const struct command *c)
     fair_join(&s->fair, q);
     verify_join(s, q);
     /* In this order: for a moment it counts twice, never not at all. */
-    atomic_store(&s->n_queued, s->waiting.count);
+    show_waiting(s);
     atomic_fetch_add(&s->n_received, 1);
     if (s->stopped)
         fail(s, q, STATUS_DRAINING);
@@ -243,7 +249,7 @@ static void show_counts(struct sched *s)
     struct pages_counts counts;
     pages_counts(s->pool, &counts);
     atomic_store(&s->n_running, s->running.count);
-    atomic_store(&s->n_queued, s->waiting.count);
+    show_waiting(s);
     stats_set(s->stats, STAT_requests_running, s->running.count);
     stats_set(s->stats, STAT_requests_waiting, s->waiting.count);
     stats_set(s->stats, STAT_kv_pages_used, counts.used);

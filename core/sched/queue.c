@@ -5,7 +5,7 @@
 void queue_init(struct queue *q)
 {
     list_init(&q->list);
-    q->count = 0;
+    q->count = q->n_put_back = 0;
     q->by_priority = false;
 }
 
@@ -23,6 +23,7 @@ void queue_add(struct queue *q, struct sequence *s)
         at = at->prev;
     list_insert(at, &s->node);
     q->count++;
+    q->n_put_back += s->put_back;
 }
 
 void queue_remove(struct queue *q, struct sequence *s)
@@ -30,6 +31,7 @@ void queue_remove(struct queue *q, struct sequence *s)
     check(q->count > 0);
     list_remove(&s->node);
     q->count--;
+    q->n_put_back -= s->put_back;
 }
 
 struct sequence *queue_first(const struct queue *q)

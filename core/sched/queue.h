@@ -12,7 +12,8 @@
 struct queue {
     struct list list; /* oldest (lowest serial) first */
     uint32_t count;
-    bool by_priority; /* the highest first, among equals the oldest */
+    uint32_t n_put_back; /* of them, those that had run before */
+    bool by_priority;    /* the highest first, among equals the oldest */
 };
 
 void queue_init(struct queue *q);

@@ -93,9 +93,9 @@ enum status sched_create(const struct sched_engine *engine, struct pages *pool,
     check(s->logits != NULL);
     s->texts = xcalloc(s->options.max_running, sizeof(*s->texts));
     s->failed = xcalloc(s->options.max_running, sizeof(*s->failed));
-    /* Room for several turns of events of everybody: the loop may be late without holding up a
-     * step. */
-    spsc_init(&s->events, 6 * s->options.max_running + 4 * (s->options.max_queue + SPEC_STEP_MAX),
+    /* Room for several turns of events of everybody that may live, those that were put back
+     * included (sched_has_room): the loop may be late without holding up a step. */
+    spsc_init(&s->events, 8 * s->options.max_running + 4 * (s->options.max_queue + SPEC_STEP_MAX),
               sizeof(struct sched_event));
     bool bells = doorbell_init(&s->bell);
     bells = doorbell_init(&s->event_bell) && bells;
@@ -138,11 +138,17 @@ struct siphash sched_key(const struct sched *s, const void *text, size_t len)
     return siphash(s->key, text, len);
 }
 
+/* Generations that wait and never ran. */
+static uint32_t new_waiting(const struct sched *s)
+{
+    return atomic_load(&s->n_sent) - atomic_load(&s->n_received) + atomic_load(&s->n_new);
+}
+
 /* Seconds until a place in the queue is likely to be free. */
 static unsigned retry_seconds(const struct sched *s)
 {
     uint64_t interval = atomic_load(&s->end_interval_ns);
-    uint64_t seconds = interval * (sched_waiting(s) / 4 + 1) / 1000000000u + 1;
+    uint64_t seconds = interval * (new_waiting(s) / 4 + 1) / 1000000000u + 1;
     return seconds < RETRY_MAX ? (unsigned)seconds : RETRY_MAX;
 }
 
@@ -186,12 +192,16 @@ static enum status find_limit(const struct sched *s, const struct generation *g,
 enum status sched_has_room(const struct sched *s, uint32_t n_choices, unsigned *retry_after,
                            struct error *err)
 {
-    uint32_t waiting = sched_waiting(s);
+    uint32_t waiting = new_waiting(s), put_back = atomic_load(&s->n_put_back);
     bool idle = waiting == 0 && sched_running(s) + n_choices <= s->options.max_running;
-    if (idle || waiting < s->options.max_queue)
+    bool crowded = put_back >= s->options.max_queue + s->options.max_running;
+    if (!crowded && (idle || waiting < s->options.max_queue))
         return STATUS_OK;
     if (retry_after != NULL)
         *retry_after = retry_seconds(s);
+    if (crowded)
+        return error_set(err, STATUS_QUEUE_FULL,
+                         "the queue is full: %u answers that were put back are waiting", put_back);
     return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting",
                      s->options.max_queue);
 }
@@ -215,7 +225,7 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
     if (status != STATUS_OK)
         return status;
     uint64_t tokens = atomic_load(&s->queued_tokens);
-    if (sched_waiting(s) > 0 && s->options.max_queue_tokens > 0 &&
+    if (new_waiting(s) > 0 && s->options.max_queue_tokens > 0 &&
         tokens + g->n_tokens > s->options.max_queue_tokens) {
         if (retry_after != NULL)
             *retry_after = retry_seconds(s);
@@ -295,7 +305,7 @@ bool sched_next_event(struct sched *s, struct sched_event *event)
 
 uint32_t sched_waiting(const struct sched *s)
 {
-    return atomic_load(&s->n_sent) - atomic_load(&s->n_received) + atomic_load(&s->n_queued);
+    return new_waiting(s) + atomic_load(&s->n_put_back);
 }
 
 uint32_t sched_running(const struct sched *s)

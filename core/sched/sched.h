@@ -78,8 +78,8 @@ struct stats_writer;
 struct sched_options {
     uint32_t context;       /* positions a sequence may have; 0: the engine's, which is the most */
     uint32_t prefill_chunk; /* prompt tokens a step at most; 0: as many as the engine takes */
-    uint32_t max_queue;     /* generations that may wait */
-    uint64_t max_queue_tokens; /* prompt tokens of those that wait; 0: no limit */
+    uint32_t max_queue;     /* generations that may wait and never ran */
+    uint64_t max_queue_tokens; /* prompt tokens of those; 0: no limit */
     uint32_t max_running;      /* generations that may run at once; 0: 64 */
     uint32_t reserve_tokens;   /* promised ahead to a generation without max_tokens; 0: 256 */
     double itl_target;         /* batch.h: a token's time beside prompts, in times without; 0: 3 */
@@ -189,7 +189,8 @@ struct siphash sched_key(const struct sched *s, const void *text, size_t len);
  *                 could never fit the arena; the text has the numbers
  * INVALID         more choices than may run at once; param is "n"
  * QUEUE_FULL      max_queue generations wait, or max_queue_tokens tokens; *retry_after (may be NULL) is set to a number of
- *                 seconds, from how fast generations end now
+ *                 seconds, from how fast generations end now. What was put back (a slow reader's, or for want of
+ *                 memory) is not counted among them, but max_queue + max_running of that fill the queue, too
  * DRAINING        after sched_drain or sched_stop */
 enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_after,
                          struct error *err);

@@ -57,9 +57,10 @@ struct sched {
     struct doorbell event_bell;    /* wakes the loop */
     _Atomic uint64_t published_ns; /* clock_ns() of the last publication of events */
     _Atomic bool quit;
-    _Atomic uint32_t n_sent, n_received;  /* SUBMIT commands: by the loop, by the scheduler */
-    _Atomic uint32_t n_queued, n_running; /* as the scheduler last said */
-    _Atomic uint64_t queued_tokens;       /* prompts sent and not admitted yet */
+    _Atomic uint32_t n_sent, n_received; /* SUBMIT commands: by the loop, by the scheduler */
+    _Atomic uint32_t n_new, n_put_back, n_running; /* as the scheduler last said: sequences that
+                                                      wait and never ran, that had run, that run */
+    _Atomic uint64_t queued_tokens;                /* prompts sent and not admitted yet */
     _Atomic uint64_t
         end_interval_ns; /* average time between two ends while others waited; 0: unknown */
 

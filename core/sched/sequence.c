@@ -333,6 +333,7 @@ void sequence_preempt(struct sequence *s, struct pages *pool)
     if (s->draft != NULL)
         s->draft->draft.n = 0;
     s->state = SEQUENCE_WAITING;
+    s->put_back = true;
     s->n_seen = 0;
 }
 

@@ -45,6 +45,7 @@ struct sequence {
     bool paused;
     uint64_t paused_ns; /* since when */
     bool started;       /* STARTED was sent */
+    bool put_back;      /* has run, and had to wait again */
     bool abandoned;     /* only its prompt is wanted, in the cache */
 
     uint32_t choice;     /* index among the generation's */
@@ -142,7 +143,7 @@ const char *sequence_cache_word(struct sequence *s);
 /* From now on only its prompt is wanted: makes no choices and gives up what was promised for an answer.
  * It must be in PREFILL. */
 void sequence_abandon(struct sequence *s, struct pages *pool);
-/* Back to WAITING: drops pages and promise, keeps the tokens. */
+/* Back to WAITING: drops pages and promise, keeps the tokens. In no queue meanwhile. */
 void sequence_preempt(struct sequence *s, struct pages *pool);
 /* Adds a token that was drawn. (The history has it already where it was a draft.) */
 void sequence_add(struct sequence *s, uint32_t token);

@@ -361,6 +361,64 @@ START_TEST(who_is_paused_long_gives_its_memory_back)
 }
 END_TEST
 
+/* Two more whose clients do not read: they run, are paused, and are put back. */
+static void put_two_back(uint64_t id, uint64_t preemptions)
+{
+    for (uint64_t k = id; k < id + 2; k++)
+        harness_submit(&h, harness_generation(k, 20, 300));
+    for (uint64_t k = id; k < id + 2; k++) {
+        harness_until(&h, k, 1);
+        sched_pause(h.sched, k, true);
+    }
+    for (int i = 0; i < 100 && stats_value(h.stats, STAT_preemptions_total) < preemptions; i++)
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+    ck_assert_uint_eq(stats_value(h.stats, STAT_preemptions_total), preemptions);
+}
+
+/* Slow readers that were put back take no place in the queue, nor its tokens, until they are as many as
+ * may wait and run. (3 s: the scheduler looks for them once a second.) */
+START_TEST(who_was_put_back_does_not_fill_the_queue)
+{
+    struct sched_options o = {
+        .max_queue = 2, .max_running = 2, .max_queue_tokens = 100, .pause_limit_ns = 1};
+    struct error err = {0};
+    unsigned retry = 0;
+    init(o);
+    put_two_back(0, 2);
+    ck_assert_uint_eq(sched_waiting(h.sched), 2);
+    ck_assert_int_eq(sched_has_room(h.sched, 1, NULL, &err), STATUS_OK);
+    harness_submit(&h, harness_generation(10, 500, 1)); /* nobody waits: any size */
+    harness_until_ended(&h, 1);
+    harness_gate(&h);
+    harness_submit(&h, harness_generation(11, 5, 50));
+    harness_at_gate(&h);
+    harness_submit(&h, harness_generation(12, 5, 50));
+    harness_pass(&h);
+    harness_submit(&h, harness_generation(13, 80, 1));
+    struct generation *g = harness_generation(14, 30, 1);
+    ck_assert_int_eq(sched_submit(h.sched, g, &retry, &err), STATUS_QUEUE_FULL);
+    ck_assert_ptr_nonnull(strstr(err.text, "80 tokens"));
+    harness_submit(&h, harness_generation(15, 10, 1));
+    ck_assert_int_eq(sched_submit(h.sched, g, &retry, &err), STATUS_QUEUE_FULL);
+    ck_assert_ptr_nonnull(strstr(err.text, "2 requests"));
+    harness_open(&h);
+    harness_until_ended(&h, 5);
+    put_two_back(2, 4);
+    ck_assert_int_eq(sched_submit(h.sched, g, &retry, &err), STATUS_QUEUE_FULL);
+    ck_assert_ptr_nonnull(strstr(err.text, "4 answers that were put back"));
+    ck_assert_uint_ge(retry, 1);
+    /* One that reads again makes room, and goes on with the same tokens. */
+    sched_pause(h.sched, 0, false);
+    harness_until_ended(&h, 6);
+    ck_assert_uint_eq(h.streams[0].n, 300);
+    harness_expect_greedy(&h, 0, 20);
+    harness_submit(&h, g);
+    harness_until_ended(&h, 7);
+    ck_assert(h.streams[14].done);
+    harness_release(&h);
+}
+END_TEST
+
 START_TEST(growing_streams_preempt_the_youngest)
 {
     struct sched_options o = defaults();
@@ -540,6 +598,7 @@ int main(void)
     tcase_add_test(tc, cancel_takes_effect_within_a_step);
     tcase_add_test(tc, a_paused_stream_waits_and_goes_on);
     tcase_add_loop_test(tc, who_is_paused_long_gives_its_memory_back, 0, 2);
+    tcase_add_test(tc, who_was_put_back_does_not_fill_the_queue);
     tcase_add_test(tc, growing_streams_preempt_the_youngest);
     tcase_add_test(tc, promised_streams_are_never_preempted);
     tcase_add_test(tc, a_number_that_is_not_finite_fails_its_own_stream_alone);
