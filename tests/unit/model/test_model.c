@@ -788,23 +788,26 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("model");
-    TCase *c = tcase_create("model");
+    TCase *c = tcase_create("model"), *slow = tcase_create("slow");
     tcase_set_timeout(c, 60);
+    tcase_set_timeout(slow, 60);
+    tcase_set_tags(slow, "slow"); /* left out under ThreadSanitizer, where they take a minute */
     tcase_add_test(c, geometry);
     tcase_add_test(c, hash);
-    tcase_add_test(c, refusals);
+    tcase_add_test(slow, refusals);
     tcase_add_test(c, other_architecture);
-    tcase_add_loop_test(c, same_bits_however_cut, 0, 3);
+    tcase_add_loop_test(slow, same_bits_however_cut, 0, 3);
     tcase_add_loop_test(c, long_context, 0, 3);
     tcase_add_loop_test(c, same_bits_whatever_shares_the_step, 0, 3);
     tcase_add_loop_test(c, shared_pages_are_read_once, 0, 9);
     tcase_add_test(c, hidden_states);
-    tcase_add_loop_test(c, odd_shapes, 0, 2);
+    tcase_add_loop_test(slow, odd_shapes, 0, 2);
     tcase_add_test(c, failure_stays_in_its_sequence);
     tcase_add_test(c, progress_and_cancel);
     tcase_add_test(c, bad_weights);
     tcase_add_test(c, a_draft_with_another_head);
     suite_add_tcase(suite, c);
+    suite_add_tcase(suite, slow);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

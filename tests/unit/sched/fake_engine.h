@@ -33,7 +33,7 @@ struct fake_engine {
     sem_t arrivals; /* posted when a gated step stands at the gate */
     _Atomic uint32_t steps, last_tokens, last_sequences, most_sequences;
     _Atomic uint64_t tokens;
-    uint64_t step_ns; /* time a step takes */
+    _Atomic uint64_t step_ns; /* time a step takes; tests change it while steps run */
     bool rewrites;    /* positions may be fed again: drafts that were wrong */
     uint32_t poison;  /* a token that makes its sequence not finite, for one step; 0: none */
 };
