@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "core/base/check.h"
@@ -43,10 +44,13 @@ double samples_quantile(struct samples *s, double q)
     return s->values[at < s->n ? at : s->n - 1];
 }
 
-/* One request on its way; a lane is used again for the next one. */
+/* One request on its way; a lane is used again for the next one, and its connection if the server keeps it. */
 struct lane {
     struct run *run;
-    int fd; /* -1: free */
+    int fd;           /* -1: no connection */
+    uint32_t watched; /* the events that epoll looks for; 0: none yet */
+    bool busy;        /* has a request */
+    bool reused;      /* the connection has carried a request before this one */
     struct buffer out;
     size_t sent;
     struct sse_reply reply;
@@ -59,11 +63,14 @@ struct lane {
 struct run {
     struct load *load;
     struct addrinfo *address;
-    int epoll;
+    int epoll, timer; /* the timer ends a wait at `due`: epoll's own counts whole milliseconds */
     struct lane **lanes;
-    size_t n_lanes;
+    struct lane **
+        idle; /* those without a request, the latest one last: its connection is the likeliest to live */
+    size_t n_lanes, n_idle;
     uint64_t begun, ended;
     double now, due; /* due: when the next request of the open loop arrives */
+    double timed;    /* the `due` that the timer is set to */
     uint64_t random;
     bool first_idle;
 };
@@ -140,13 +147,23 @@ static void on_event(void *arg, struct slice data)
 
 /* ---- a request ------------------------------------------------------------------------------------------ */
 
-static void lane_close(struct lane *c)
+static void lane_disconnect(struct lane *c)
 {
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
+}
+
+/* The request is over: the connection stays if the answer ended whole on it. */
+static void lane_free(struct lane *c)
+{
+    if (!c->run->load->keepalive || c->reply.part != SSE_COMPLETE || c->reply.close ||
+        c->sent < c->out.len)
+        lane_disconnect(c);
+    c->busy = false;
     buffer_clear(&c->out);
     sse_reply_release(&c->reply);
+    c->run->idle[c->run->n_idle++] = c;
 }
 
 /* The fairness figure is taken once, when the first lane of a closed loop has nothing more to ask. */
@@ -206,108 +223,144 @@ static void lane_end(struct lane *c, const char *why)
         count_good(c);
     }
     run->ended++;
-    lane_close(c);
+    lane_free(c);
 }
 
-static void lane_watch(struct lane *c, int operation, uint32_t events)
+static void lane_watch(struct lane *c, uint32_t events)
 {
     struct epoll_event e = {.events = events, .data.ptr = c};
-    check(epoll_ctl(c->run->epoll, operation, c->fd, &e) == 0);
+    int operation = c->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    check(c->watched == events || epoll_ctl(c->run->epoll, operation, c->fd, &e) == 0);
+    c->watched = events;
 }
 
-/* Begins the next request in this lane; `start` is the moment from which its time counts, 0: now. */
-static void lane_begin(struct lane *c, double start)
+/* Makes the lane's request. */
+static void lane_request(struct lane *c, uint64_t number)
 {
-    struct run *run = c->run;
-    struct load *l = run->load;
+    struct load *l = c->run->load;
     bool six = strchr(l->host, ':') != NULL;
-    char *body = prompts_body(&l->prompts, run->begun++);
+    char *body = prompts_body(&l->prompts, number);
     buffer_clear(&c->out);
     buffer_printf(
         &c->out,
         "POST %s HTTP/1.1\r\nHost: %s%s%s:%s\r\nContent-Type: application/json\r\nAccept: "
-        "text/event-stream\r\n"
-        "Connection: close\r\n%sContent-Length: %zu\r\n\r\n",
-        l->path, six ? "[" : "", l->host, six ? "]" : "", l->port, l->headers, strlen(body));
+        "text/event-stream\r\n%s%sContent-Length: %zu\r\n\r\n",
+        l->path, six ? "[" : "", l->host, six ? "]" : "", l->port,
+        l->keepalive ? "" : "Connection: close\r\n", l->headers, strlen(body));
     buffer_add_text(&c->out, body);
     free(body);
-    c->sent = 0;
-    c->first = c->last = c->done_at = 0;
-    c->pieces = c->completion = c->prompt = c->cached = 0;
-    c->done = c->stop = c->length = c->broken = false;
-    sse_reply_init(&c->reply, on_event, c);
-    c->start = start != 0 ? start : now_s();
-    c->fd = socket(run->address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (c->fd < 0 || (connect(c->fd, run->address->ai_addr, run->address->ai_addrlen) != 0 &&
-                      errno != EINPROGRESS)) {
-        lane_end(c, strerror(errno));
-        return;
-    }
-    lane_watch(c, EPOLL_CTL_ADD, EPOLLIN | EPOLLOUT);
 }
 
+static void lane_lost(struct lane *c, const char *why);
+
+/* Sends what can be sent; the rest goes when the socket says so. */
 static void lane_write(struct lane *c)
 {
     while (c->sent < c->out.len) {
         ssize_t n = send(c->fd, c->out.ptr + c->sent, c->out.len - c->sent, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && (errno == EAGAIN || errno == ENOTCONN))
-            return;
-        if (n < 0 && c->sent == 0) {
-            lane_end(c, strerror(errno));
+        if (n < 0 && errno == EAGAIN) { /* not connected yet, or full */
+            lane_watch(c, EPOLLIN | EPOLLOUT);
             return;
         }
-        if (n < 0) /* the server may have answered and closed already: what it said is read next */
+        if (n < 0 && c->sent == 0) {
+            lane_lost(c, strerror(errno));
+            return;
+        }
+        if (n <
+            0) { /* the server may have answered and closed already: what it said is read next */
+            c->reply.close = true;
             break;
+        }
         c->sent += (size_t)n;
     }
-    lane_watch(c, EPOLL_CTL_MOD, EPOLLIN);
+    lane_watch(c, EPOLLIN);
+}
+
+static void lane_connect(struct lane *c)
+{
+    struct run *run = c->run;
+    c->reused = c->reply.close = false;
+    c->sent = 0;
+    c->watched = 0;
+    c->fd = socket(run->address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->fd < 0 || (connect(c->fd, run->address->ai_addr, run->address->ai_addrlen) != 0 &&
+                      errno != EINPROGRESS)) {
+        lane_end(c, strerror(errno));
+        return;
+    }
+    lane_write(c);
+}
+
+/* Begins the next request in this lane; `start` is the moment from which its time counts, 0: now. */
+static void lane_begin(struct lane *c, double start)
+{
+    lane_request(c, c->run->begun++);
+    c->busy = true;
+    c->sent = 0;
+    c->first = c->last = c->done_at = 0;
+    c->pieces = c->completion = c->prompt = c->cached = 0;
+    c->done = c->stop = c->length = c->broken = false;
+    sse_reply_init(&c->reply, on_event, c);
+    c->start = start != 0 ? start : now_s();
+    c->reused = c->fd >= 0;
+    if (c->reused)
+        lane_write(c);
+    else
+        lane_connect(c);
+}
+
+/* The connection has ended or failed. A kept one that says nothing more was closed as the request went out: the
+ * request goes again on one of its own. */
+static void lane_lost(struct lane *c, const char *why)
+{
+    if (c->reused && c->reply.status == 0 && c->reply.frame.len == 0) {
+        lane_disconnect(c);
+        lane_connect(c);
+        return;
+    }
+    bool whole = sse_reply_end(&c->reply);
+    c->reply.close = true;
+    lane_end(c, whole ? NULL : why);
 }
 
 static void lane_read(struct lane *c)
 {
-    char bytes[65536];
+    static char bytes[65536];
     struct error err;
-    for (;;) {
-        ssize_t n = recv(c->fd, bytes, sizeof(bytes), 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN)
-            return;
-        c->run->now = now_s();
-        if (n <= 0 && sse_reply_end(&c->reply)) {
-            lane_end(c, NULL);
-            return;
-        }
-        if (n <= 0) {
-            lane_end(c, n == 0 ? "the connection ended inside the answer" : strerror(errno));
-            return;
-        }
-        if (sse_reply_feed(&c->reply, bytes, (size_t)n, &err) != STATUS_OK) {
-            lane_end(c, err.text);
-            return;
-        }
-        if (c->reply.part == SSE_COMPLETE) {
-            lane_end(c, NULL);
-            return;
-        }
+    ssize_t n;
+    do
+        n = recv(c->fd, bytes, sizeof(bytes), 0);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    if (!c->busy) { /* the server closed a kept connection */
+        lane_disconnect(c);
+        return;
     }
+    c->run->now = now_s();
+    if (n <= 0)
+        lane_lost(c, n == 0 ? "the connection ended inside the answer" : strerror(errno));
+    else if (sse_reply_feed(&c->reply, bytes, (size_t)n, &err) != STATUS_OK)
+        lane_end(c, err.text);
+    else if (c->reply.part == SSE_COMPLETE)
+        lane_end(c, NULL);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------- */
 
 static struct lane *free_lane(struct run *run)
 {
-    for (size_t i = 0; i < run->n_lanes; i++)
-        if (run->lanes[i]->fd < 0)
-            return run->lanes[i];
+    if (run->n_idle > 0)
+        return run->idle[--run->n_idle];
     if (run->load->clients != 0 && run->n_lanes >= run->load->clients)
         return NULL;
     struct lane *c = xcalloc(1, sizeof(*c));
     c->run = run;
     c->fd = -1;
     run->lanes = xreallocarray(run->lanes, run->n_lanes + 1, sizeof(struct lane *));
+    run->idle = xreallocarray(run->idle, run->n_lanes + 1, sizeof(struct lane *));
     return run->lanes[run->n_lanes++] = c;
 }
 
@@ -332,26 +385,27 @@ static void begin_closed(struct run *run)
 
 static void begin_open(struct run *run)
 {
+    struct itimerspec at = {0};
     for (struct lane *c;
          run->begun < run->load->requests && run->due <= now_s() && (c = free_lane(run)) != NULL;) {
         lane_begin(c, run->due);
         run->due += arrival_gap(run);
     }
+    double left = run->due - now_s();
+    if (run->begun == run->load->requests || run->due == run->timed)
+        return;
+    run->timed = run->due;
+    uint64_t ns = left > 1e-9 ? (uint64_t)(left * 1e9) : 1;
+    at.it_value.tv_sec = (time_t)(ns / 1000000000u);
+    at.it_value.tv_nsec = (long)(ns % 1000000000u);
+    check(timerfd_settime(run->timer, 0, &at, NULL) == 0);
 }
 
 static void end_late_ones(struct run *run)
 {
     for (size_t i = 0; i < run->n_lanes; i++)
-        if (run->lanes[i]->fd >= 0 && run->now - run->lanes[i]->start > run->load->timeout)
+        if (run->lanes[i]->busy && run->now - run->lanes[i]->start > run->load->timeout)
             lane_end(run->lanes[i], "no end within --timeout");
-}
-
-static int wait_ms(const struct run *run)
-{
-    double left = run->due - now_s();
-    if (run->load->rate == 0 || run->begun == run->load->requests || left > 0.2)
-        return 200;
-    return left > 0 ? (int)(left * 1000) : 0;
 }
 
 static void loop(struct run *run)
@@ -364,11 +418,16 @@ static void loop(struct run *run)
             begin_open(run);
         else
             begin_closed(run);
-        int n = epoll_wait(run->epoll, events, 256, wait_ms(run));
+        int n = epoll_wait(run->epoll, events, 256, 200);
         run->now = now_s();
         for (int i = 0; i < n; i++) {
             struct lane *c = events[i].data.ptr;
-            if (c->fd >= 0 && (events[i].events & EPOLLOUT) != 0)
+            uint64_t times;
+            if (c == NULL) {
+                (void)!read(run->timer, &times, sizeof(times));
+                continue;
+            }
+            if (c->busy && (events[i].events & EPOLLOUT) != 0)
                 lane_write(c);
             if (c->fd >= 0 && (events[i].events & ~(uint32_t)EPOLLOUT) != 0)
                 lane_read(c);
@@ -402,7 +461,10 @@ enum status load_run(struct load *l, struct error *err)
         return error_set(err, STATUS_IO, "%s port %s: %s", l->host, l->port, gai_strerror(code));
     run.address = choose(all);
     run.epoll = epoll_create1(EPOLL_CLOEXEC);
-    check(run.epoll >= 0);
+    run.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    struct epoll_event e = {.events = EPOLLIN};
+    check(run.epoll >= 0 && run.timer >= 0 &&
+          epoll_ctl(run.epoll, EPOLL_CTL_ADD, run.timer, &e) == 0);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
@@ -412,10 +474,13 @@ enum status load_run(struct load *l, struct error *err)
     l->wall = now_s() - start;
     note_idle(&run);
     for (size_t i = 0; i < run.n_lanes; i++) {
+        lane_disconnect(run.lanes[i]);
         buffer_release(&run.lanes[i]->out);
         free(run.lanes[i]);
     }
     free(run.lanes);
+    free(run.idle);
+    close(run.timer);
     close(run.epoll);
     freeaddrinfo(all);
     return STATUS_OK;

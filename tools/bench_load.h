@@ -4,7 +4,8 @@
  *     open loop     requests arrive at random moments (Poisson) at `rate` a second, whatever becomes of the others; a
  *                   request's time counts from the moment at which it was due
  *
- * A connection carries one request, as a client without keep-alive does. Time to the first token ends, and the time
+ * Connections are kept for further requests where the server allows it, as clients' libraries do; `keepalive` false: one
+ * connection a request. Time to the first token ends, and the time
  * between tokens is taken, when an event with text has been read; an event may carry several tokens. */
 #ifndef TOOLS_BENCH_LOAD_H
 #define TOOLS_BENCH_LOAD_H
@@ -34,6 +35,7 @@ struct load {
     uint32_t clients; /* open loop: the most at once, 0 no limit */
     uint64_t requests;
     double rate; /* 0: closed loop */
+    bool keepalive;
     double timeout;
     /* what came of it */
     uint64_t ok, refused, failed, no_done;

@@ -38,6 +38,8 @@ static const char help[] =
     "stream_options)\n"
     "      --header LINE      a further header, 'Authorization: Bearer x'; may be given several "
     "times\n"
+    "      --close            a connection for each request; without it they are kept, as "
+    "clients' libraries do\n"
     "      --seed N           of made prompts and arrivals (1)\n"
     "      --timeout S        a request without an end by then has failed (600)\n"
     "      --json             one flat object\n"
@@ -141,6 +143,7 @@ static int parse(int argc, char **argv, struct options *o)
                                                  {"model", required_argument, NULL, 'M'},
                                                  {"extra", required_argument, NULL, 'x'},
                                                  {"header", required_argument, NULL, 'H'},
+                                                 {"close", no_argument, NULL, 'k'},
                                                  {"seed", required_argument, NULL, 'S'},
                                                  {"timeout", required_argument, NULL, 't'},
                                                  {"json", no_argument, NULL, 'j'},
@@ -190,6 +193,9 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case 't':
             ok = real(optarg, &l->timeout);
+            break;
+        case 'k':
+            l->keepalive = false;
             break;
         case 'j':
             o->json = true;
@@ -319,6 +325,7 @@ int bench_serve(int argc, char **argv)
 {
     struct options o = {.load = {.requests = 8,
                                  .timeout = 600,
+                                 .keepalive = true,
                                  .prompts = {.words = 100, .seed = 1, .max_tokens = 64}}};
     struct error err = {0};
     int code = parse(argc, argv, &o);

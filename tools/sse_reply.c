@@ -81,6 +81,7 @@ static enum status head_line(struct sse_reply *r, const char *line, struct error
             return error_set(err, STATUS_CORRUPT, "no HTTP response: '%.60s'", line);
         }
         r->left = UINT64_MAX;
+        r->close = line[7] == '0';
         return STATUS_OK;
     }
     if (*line == '\0') {
@@ -100,6 +101,8 @@ static enum status head_line(struct sse_reply *r, const char *line, struct error
         r->chunked = strcasecmp(value, "chunked") == 0;
     else if ((value = header_value(line, "Content-Length")) != NULL)
         r->left = strtoull(value, NULL, 10);
+    else if ((value = header_value(line, "Connection")) != NULL)
+        r->close |= strncasecmp(value, "close", 5) == 0;
     return STATUS_OK;
 }
 
@@ -173,7 +176,9 @@ enum status sse_reply_feed(struct sse_reply *r, const char *bytes, size_t n, str
 
 bool sse_reply_end(struct sse_reply *r)
 {
-    if (r->part == SSE_CLOSE)
+    if (r->part == SSE_CLOSE) {
         r->part = SSE_COMPLETE;
+        r->close = true;
+    }
     return r->part == SSE_COMPLETE;
 }

@@ -33,6 +33,7 @@ struct sse_reply {
     unsigned status; /* 0 until the head is there */
     bool events;     /* Content-Type: text/event-stream */
     bool chunked;
+    bool close;          /* the connection ends with the response */
     uint64_t left;       /* of the chunk or the body; UINT64_MAX: not known */
     struct buffer frame; /* a line of the head or between chunks, so far */
     struct buffer line;  /* a line of the event stream, so far */

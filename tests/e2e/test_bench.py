@@ -21,7 +21,7 @@ class Server:
 
     def __init__(self, how='chunked', first=0.05, gap=0.02, usage=True, refuse=lambda i: False):
         self.how, self.first, self.gap, self.usage, self.refuse = how, first, gap, usage, refuse
-        self.bodies, self.heads, self.arrivals, self.lock = [], [], [], threading.Lock()
+        self.bodies, self.heads, self.arrivals, self.connections, self.lock = [], [], [], 0, threading.Lock()
 
     def __enter__(self):
         self.listener = socket.socket()
@@ -44,23 +44,34 @@ class Server:
 
     def serve(self, peer):
         with peer:
-            data = b''
-            while b'\r\n\r\n' not in data:
-                data += peer.recv(65536)
-            head, _, body = data.partition(b'\r\n\r\n')
-            size = int([line for line in head.split(b'\r\n') if line.lower().startswith(b'content-length:')][0].split(b':')[1])
-            while len(body) < size:
-                body += peer.recv(65536)
             with self.lock:
-                mine = len(self.bodies)
-                self.arrivals.append(time.perf_counter())
-                self.bodies.append(json.loads(body))
-                self.heads.append(head.decode())
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                self.answer(peer, mine, json.loads(body))
-            except OSError:
+                self.connections += 1
+            while self.request(peer) and self.how == 'kept':
                 pass
+
+    def request(self, peer):
+        """One request and its answer; false if the client has gone."""
+        data = b''
+        while b'\r\n\r\n' not in data:
+            more = peer.recv(65536)
+            if not more:
+                return False
+            data += more
+        head, _, body = data.partition(b'\r\n\r\n')
+        size = int([line for line in head.split(b'\r\n') if line.lower().startswith(b'content-length:')][0].split(b':')[1])
+        while len(body) < size:
+            body += peer.recv(65536)
+        with self.lock:
+            mine = len(self.bodies)
+            self.arrivals.append(time.perf_counter())
+            self.bodies.append(json.loads(body))
+            self.heads.append(head.decode())
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self.answer(peer, mine, json.loads(body))
+        except OSError:
+            return False
+        return True
 
     def event(self, i, chat):
         text = f'piece {i} ☃'
@@ -76,7 +87,7 @@ class Server:
         if self.how == 'garbage':
             peer.sendall(b'SSH-2.0-OpenSSH\r\n')
             return
-        framing = 'Transfer-Encoding: chunked\r\n' if self.how in ('chunked', 'cut') else ''
+        framing = 'Transfer-Encoding: chunked\r\n' if self.how in ('chunked', 'cut', 'kept') else ''
         whole = []
         send = (lambda data: peer.sendall(chunk(data))) if framing else whole.append if self.how == 'length' else peer.sendall
         if self.how == 'bytes':  # byte for byte, every boundary there is
@@ -104,8 +115,9 @@ class Server:
             send(b'data: {"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":4}}}\n\n')
         if self.how != 'no done':
             send(b'data: [DONE]\n\n')
-        if self.how in ('chunked', 'bytes'):
+        if self.how in ('chunked', 'bytes', 'kept'):
             peer.sendall(b'0\r\nX-Trailer: 1\r\n\r\n')
+        if self.how in ('chunked', 'bytes'):
             time.sleep(0.3)  # the answer has ended although the connection has not
         if self.how == 'length':
             data = b''.join(whole)
@@ -153,6 +165,20 @@ def test_refusals():
         code, out, err = bench(server.url, '-c', 4, '-n', 12)
         assert code == 0 and out['ok'] == 6 and out['refused'] == 6 and out['failed'] == 0, (out, err)
         assert 0 < out['refusal_p50_ms'] < 500 and out['ttft_p50_ms'] >= 50, out
+
+
+def test_connections():
+    """They are kept where both sides want it, refusals included; one that the server closed meanwhile costs no request."""
+    with Server('kept', 0.01, 0, refuse=lambda i: i % 3 == 1) as server:
+        code, out, err = bench(server.url, '-c', 2, '-n', 12)
+        assert code == 0 and out['ok'] == 8 and out['refused'] == 4 and server.connections == 2, (server.connections, out, err)
+        assert 'connection:' not in server.heads[0].lower()
+        code, out, err = bench(server.url, '-c', 2, '-n', 6, '--close')
+        assert code == 0 and out['ok'] + out['refused'] == 6 and server.connections == 8, (server.connections, out, err)
+        assert '\r\nConnection: close\r\n' in server.heads[-1]
+    with Server('chunked', 0.01, 0) as server:  # says nothing of closing, and closes
+        code, out, err = bench(server.url, '-c', 2, '-n', 6)
+        assert code == 0 and out['ok'] == 6 and server.connections == 6, (server.connections, out, err)
 
 
 def test_open_loop():
