@@ -12,6 +12,7 @@
  *     response.c   HEAD of the worker into ngx_http_upstream's headers
  *     upstream.c   peer.init/get/free around the balancer's own; hands a stream to ngx_http_upstream
  *     stream.c     the virtual connection: from get to free, and the frames that come for it
+ *     gate.c       refusals while the worker says that its queue is full
  *     io.c         its recv, recv_chain and send_chain
  *     channel.c    one ring pair per nginx worker process and backend address, in nginx's event loop
  *     variables.c  $tokenring_*

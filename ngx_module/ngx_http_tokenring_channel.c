@@ -94,6 +94,8 @@ static ngx_int_t ngx_http_tokenring_channel_connect(ngx_peer_connection_t *pc,
     ngx_connection_t *c;
     ngx_http_tokenring_channel_t *ch;
 
+    static const struct channel_config config = {.features = FEATURE_GATE};
+
     /*
      * With a level-triggered method nginx would add and delete the events of
      * virtual connections, which no kernel knows.
@@ -155,7 +157,7 @@ static ngx_int_t ngx_http_tokenring_channel_connect(ngx_peer_connection_t *pc,
     ch->timer.handler = ngx_http_tokenring_channel_timer_handler;
     ch->timer.cancelable = 1;
 
-    if (channel_client_start(&ch->ring, s, NULL, &err) != STATUS_OK) {
+    if (channel_client_start(&ch->ring, s, &config, &err) != STATUS_OK) {
         ngx_log_error(NGX_LOG_ERR, pc->log, 0, "tokenring: no channel to %V: %s", pc->name,
                       err.text);
         ngx_http_tokenring_channel_free(ch);

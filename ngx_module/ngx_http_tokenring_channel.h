@@ -72,7 +72,7 @@ struct ngx_http_tokenring_stream_s {
 
     ngx_http_request_t *request;
     ngx_http_tokenring_channel_t *channel;
-    struct channel_stream *slot; /* NULL unless ATTACHED */
+    struct channel_stream *slot; /* NULL unless ATTACHED, and if refused at the gate */
     ngx_queue_t queue;           /* in channel->streams */
     ngx_http_tokenring_stream_state_e state;
     const char *reason; /* LOST: why, for the log */
@@ -126,6 +126,18 @@ void ngx_http_tokenring_exit_process(ngx_cycle_t *cycle);
 /* A stream for one try of r on ch, WAITING or ATTACHED; NULL if slots or memory are used up (logged). */
 ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *r,
                                                             ngx_http_tokenring_channel_t *ch);
+
+/* Adds a DATA frame to the response: NGX_OK, or NGX_ERROR without memory. */
+ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *st,
+                                           struct channel_frame *frame);
+
+/* Does the worker refuse such a request without looking at it now? Then *gate says how. */
+ngx_uint_t ngx_http_tokenring_gate_closed(ngx_http_tokenring_channel_t *ch,
+                                          struct message_request *m, struct channel_gate *gate);
+
+/* Gives the stream, which has no slot, the refusal as its whole response. NGX_ERROR: no memory. */
+ngx_int_t ngx_http_tokenring_gate_refuse(ngx_http_tokenring_stream_t *st,
+                                         struct channel_gate *gate);
 
 /* Ends the stream in any state; CANCEL goes out if the peer still works on it. */
 void ngx_http_tokenring_stream_close(ngx_http_tokenring_stream_t *st);

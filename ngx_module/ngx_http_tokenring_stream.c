@@ -1,8 +1,6 @@
 /* Streams: their life from peer.get to peer.free, and the frames that come for them. */
 #include "ngx_http_tokenring_channel.h"
 
-static ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *st,
-                                                  struct channel_frame *frame);
 static void ngx_http_tokenring_stream_hold(ngx_http_tokenring_stream_t *st);
 static void ngx_http_tokenring_stream_event_handler(ngx_event_t *ev);
 static void ngx_http_tokenring_stream_read_handler(ngx_event_t *ev);
@@ -10,7 +8,9 @@ static void ngx_http_tokenring_stream_read_handler(ngx_event_t *ev);
 ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *r,
                                                             ngx_http_tokenring_channel_t *ch)
 {
+    ngx_uint_t refused;
     ngx_connection_t *c;
+    struct channel_gate gate;
     ngx_http_tokenring_ctx_t *ctx;
     ngx_http_tokenring_stream_t *st;
 
@@ -21,9 +21,13 @@ ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *
         return NULL;
     }
 
+    refused = 0;
+
     if (ch->state == NGX_HTTP_TOKENRING_READY) {
-        st->slot = channel_open(&ch->ring, st);
-        if (st->slot == NULL) {
+        refused = ngx_http_tokenring_gate_closed(ch, ctx->message, &gate);
+
+        st->slot = refused ? NULL : channel_open(&ch->ring, st);
+        if (st->slot == NULL && !refused) {
             ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                           "all %uD streams of the channel to %V are in use",
                           (uint32_t)ch->ring.slots, &ch->name);
@@ -39,6 +43,12 @@ ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *
     st->head_unsent = ctx->head;
     st->body_unsent = ctx->length;
 
+    st->connection.log = r->connection->log;
+
+    if (refused && ngx_http_tokenring_gate_refuse(st, &gate) != NGX_OK) {
+        return NULL;
+    }
+
     ngx_queue_insert_tail(&ch->streams, &st->queue);
     ch->nstreams++;
 
@@ -53,7 +63,6 @@ ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *
     c->send_chain = ngx_http_tokenring_stream_send_chain;
 
     c->type = SOCK_STREAM;
-    c->log = r->connection->log;
     c->log_error = NGX_ERROR_ERR;
     c->number = ngx_atomic_fetch_add(ngx_connection_counter, 1);
     c->start_time = ngx_current_msec;
@@ -76,6 +85,13 @@ ngx_http_tokenring_stream_t *ngx_http_tokenring_stream_open(ngx_http_request_t *
     st->write.active = 1;
     st->write.write = 1;
     st->write.ready = (st->state == NGX_HTTP_TOKENRING_ATTACHED);
+
+    if (refused) {
+        /* upstream looks at it when the request is sent; the event is for one whose body is still coming */
+
+        st->read.ready = 1;
+        ngx_post_event(&st->read, &ngx_posted_events);
+    }
 
     ctx->stream = st;
 
@@ -238,9 +254,8 @@ void ngx_http_tokenring_stream_frame(ngx_http_tokenring_stream_t *st, struct cha
     ngx_post_event(&st->read, &ngx_posted_events);
 }
 
-/* Adds a DATA frame to the buffer. */
-static ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *st,
-                                                  struct channel_frame *frame)
+ngx_int_t ngx_http_tokenring_stream_append(ngx_http_tokenring_stream_t *st,
+                                           struct channel_frame *frame)
 {
     size_t have, capacity;
     u_char *p;

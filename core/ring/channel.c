@@ -509,6 +509,55 @@ enum channel_event channel_next(struct channel *c, struct channel_frame *out, st
     }
 }
 
+/* ---- the gate ------------------------------------------------------------------------------------------- */
+
+#define TURNED_AWAY_MAX (1u << 20) /* between two looks, which are not a second apart */
+
+void channel_set_gate(struct channel *c, const struct channel_gate *gate)
+{
+    uint64_t retry = gate->retry_after < GATE_RETRY_MAX ? gate->retry_after : GATE_RETRY_MAX;
+    uint64_t word = retry == 0 ? 0 : GATE_FULL | retry << 8 | (uint64_t)gate->waiting << 32;
+    if (c->role != CHANNEL_SERVER || !(c->features & FEATURE_GATE) || c->own == NULL ||
+        c->gate == word)
+        return;
+    c->gate = word;
+    atomic_store_explicit(&c->own->gate, word, memory_order_relaxed);
+}
+
+struct channel_gate channel_look_at_gate(const struct channel *c)
+{
+    struct channel_gate gate = {0};
+    if (c->role != CHANNEL_CLIENT || !(c->features & FEATURE_GATE) || c->broken || c->eof ||
+        c->peer == NULL)
+        return gate;
+    uint64_t word = atomic_load_explicit(&c->peer->gate, memory_order_relaxed);
+    if ((word & 0xff) != GATE_FULL) /* open, or closed for a reason that this build does not know */
+        return gate;
+    gate.retry_after = (uint32_t)(word >> 8 & 0xffff);
+    gate.waiting = (uint32_t)(word >> 32);
+    if (gate.retry_after == 0)
+        gate.retry_after = 1;
+    if (gate.retry_after > GATE_RETRY_MAX)
+        gate.retry_after = GATE_RETRY_MAX;
+    return gate;
+}
+
+void channel_turned_away(struct channel *c)
+{
+    if (c->role == CHANNEL_CLIENT && c->own != NULL)
+        atomic_store_explicit(&c->own->gate, ++c->gate, memory_order_relaxed);
+}
+
+uint64_t channel_take_turned_away(struct channel *c)
+{
+    if (c->role != CHANNEL_SERVER || !(c->features & FEATURE_GATE) || c->peer == NULL)
+        return 0;
+    uint64_t count = atomic_load_explicit(&c->peer->gate, memory_order_relaxed);
+    uint64_t more = count - c->seen;
+    c->seen = count;
+    return more <= TURNED_AWAY_MAX ? more : 0;
+}
+
 /* ---- doorbell ------------------------------------------------------------------------------------------- */
 
 bool channel_publish(struct channel *c)

@@ -28,6 +28,10 @@
  * receiver's owner calls channel_consumed when bytes have left its own buffers, and a CREDIT frame goes out at half
  * a window. A peer that sends past its window broke the protocol.
  *
+ * Gate. A server that can take no more generations says so in a word of its region (FEATURE_GATE), and the client answers
+ * those that come by itself: a refusal then costs neither frame nor doorbell, and the server's CPUs are left to those
+ * inside. The word is a hint, which a lying server can use only against itself.
+ *
  * Control frames (CANCEL, CREDIT, RESET) have reserved room, and where even that is full they wait in the table,
  * keep their slot, and go first at the next publish: they are never lost and never fail.
  *
@@ -111,6 +115,8 @@ struct channel {
     int peer_fd, own_fd;
     size_t done; /* bytes of the hello under way */
     struct hello in, out;
+    uint64_t gate;      /* server: as it stands in the region; client: requests turned away */
+    uint64_t seen;      /* server: of the client's count, as it was last looked at */
     struct error error; /* of a broken channel */
     uint8_t *scratch;   /* FRAME_PAYLOAD_MAX: private copy of the payload that channel_next shows */
 };
@@ -219,6 +225,25 @@ enum channel_send channel_send_journal(struct channel *c, struct channel_stream 
     __attribute__((warn_unused_result));
 /* Both: n bytes of received DATA have left the owner's buffers: the peer may send as many again. */
 void channel_consumed(struct channel *c, struct channel_stream *s, size_t n);
+
+/* ---- the gate ------------------------------------------------------------------------------------------- */
+
+/* What a closed gate says; retry_after 0: it is open. */
+struct channel_gate {
+    uint32_t retry_after; /* seconds, at most GATE_RETRY_MAX */
+    uint32_t waiting;     /* requests that wait */
+};
+
+#define GATE_RETRY_MAX 3600u
+
+/* Server: sets the gate; writes only where that changes something. */
+void channel_set_gate(struct channel *c, const struct channel_gate *gate);
+/* Client: what the gate says now, brought within its limits; open where the peer has no gate. */
+struct channel_gate channel_look_at_gate(const struct channel *c);
+/* Client: a request was turned away at the gate; the server will count it. */
+void channel_turned_away(struct channel *c);
+/* Server: how many were turned away since the last call. A count that no honest client can have is 0. */
+uint64_t channel_take_turned_away(struct channel *c);
 
 /* Gives up on the channel for a fault that the owner found (a payload that does not decode): from now on
  * channel_next says CHANNEL_BROKEN with this text. Returns STATUS_PEER. */

@@ -9,6 +9,7 @@
  *     | 128  tail of the up ring  |              | 128  tail of the down ring|
  *     | 256  head of the down ring|              | 256  head of the up ring  |
  *     | 384  wake word            |              | 384  wake word            |
+ *     | 512  requests turned away |              | 512  gate                 |
  *     | 4096 up ring   (frames)   |              | 4096 down ring  (frames)  |
  *     +---------------------------+              +---------------------------+
  *       RW in nginx, RO in worker                  RW in worker, RO in nginx
@@ -38,7 +39,9 @@
 
 /* Feature bits of the hello: a frame type or meaning beyond the base is used only if both sides have its bit. */
 #define FEATURE_JOURNAL (1ull << 0) /* JOURNAL frames may come down */
-#define FEATURES_KNOWN (FEATURE_JOURNAL)
+#define FEATURE_GATE                                                                               \
+    (1ull << 1) /* the server says in its gate word what the client may refuse by itself */
+#define FEATURES_KNOWN (FEATURE_JOURNAL | FEATURE_GATE)
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
@@ -132,6 +135,12 @@ static inline uint32_t frame_size(uint32_t payload)
 #define WAKE_DATA 1u /* ring when frames were published */
 #define WAKE_ROOM 2u /* ring when frames of mine were consumed, too */
 
+/* Gate word of the server. 0: open. Else the server would refuse every new generation: GATE_FULL | (seconds of
+ * Retry-After << 8, 16 bits) | (requests that wait << 32). A hint that may be late in both directions: the client may
+ * refuse with it, the server refuses by itself what comes all the same. The client's word at the same place counts
+ * what it refused so, and runs freely. */
+#define GATE_FULL 1u /* the queue is full */
+
 struct region_header {
     uint64_t magic;
     uint32_t version;
@@ -147,7 +156,9 @@ struct region {
     _Atomic uint64_t head; /* of the PEER's ring: bytes consumed */
     char pad2[LAYOUT_LINE - sizeof(uint64_t)];
     _Atomic uint64_t wake;
-    char pad3[LAYOUT_PAGE - 3 * LAYOUT_LINE - sizeof(uint64_t)];
+    char pad3[LAYOUT_LINE - sizeof(uint64_t)];
+    _Atomic uint64_t gate; /* the server's; the client's: requests turned away */
+    char pad4[LAYOUT_PAGE - 4 * LAYOUT_LINE - sizeof(uint64_t)];
     /* uint8_t ring[header.ring_size] */
 };
 
@@ -203,7 +214,8 @@ static_assert(offsetof(struct frame_header, type) == 4 &&
 static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
               "shared words are lock-free");
 static_assert(offsetof(struct region, tail) == 128 && offsetof(struct region, head) == 256 &&
-                  offsetof(struct region, wake) == 384 && sizeof(struct region) == LAYOUT_PAGE,
+                  offsetof(struct region, wake) == 384 && offsetof(struct region, gate) == 512 &&
+                  sizeof(struct region) == LAYOUT_PAGE,
               "region");
 static_assert(sizeof(struct hello) == 512 && offsetof(struct hello, build) == 24 &&
                   offsetof(struct hello, text) == 88 && offsetof(struct hello, layout) == 344,

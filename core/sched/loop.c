@@ -527,6 +527,7 @@ static void turn(struct sched *s)
     atomic_store(&s->pages_came, false);
     take_commands(s);
     trim(s);
+    bool full = sched_is_full(s, 1, NULL);
     admit(s);
     verify_propose(s);
     uint32_t preempted =
@@ -539,6 +540,8 @@ static void turn(struct sched *s)
     }
     announce(s);
     show_counts(s);
+    if (full && !sched_is_full(s, 1, NULL))
+        publish(s); /* whoever was turned away may come now, not a step later */
     uint64_t ns = run_step(s);
     uint32_t n_made = take_results(s);
     verify_settle(s, n_made, ns);

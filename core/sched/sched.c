@@ -189,19 +189,32 @@ static enum status find_limit(const struct sched *s, const struct generation *g,
     return STATUS_OK;
 }
 
+/* Those that were put back are more than a full queue and all that run. */
+static bool is_crowded(const struct sched *s)
+{
+    return atomic_load(&s->n_put_back) >= s->options.max_queue + s->options.max_running;
+}
+
+bool sched_is_full(const struct sched *s, uint32_t n_choices, unsigned *retry_after)
+{
+    uint32_t waiting = new_waiting(s);
+    bool idle = waiting == 0 && sched_running(s) + n_choices <= s->options.max_running;
+    if (!is_crowded(s) && (idle || waiting < s->options.max_queue))
+        return false;
+    if (retry_after != NULL)
+        *retry_after = retry_seconds(s);
+    return true;
+}
+
 enum status sched_has_room(const struct sched *s, uint32_t n_choices, unsigned *retry_after,
                            struct error *err)
 {
-    uint32_t waiting = new_waiting(s), put_back = atomic_load(&s->n_put_back);
-    bool idle = waiting == 0 && sched_running(s) + n_choices <= s->options.max_running;
-    bool crowded = put_back >= s->options.max_queue + s->options.max_running;
-    if (!crowded && (idle || waiting < s->options.max_queue))
+    if (!sched_is_full(s, n_choices, retry_after))
         return STATUS_OK;
-    if (retry_after != NULL)
-        *retry_after = retry_seconds(s);
-    if (crowded)
+    if (is_crowded(s))
         return error_set(err, STATUS_QUEUE_FULL,
-                         "the queue is full: %u answers that were put back are waiting", put_back);
+                         "the queue is full: %u answers that were put back are waiting",
+                         atomic_load(&s->n_put_back));
     return error_set(err, STATUS_QUEUE_FULL, "the queue is full: %u requests are waiting",
                      s->options.max_queue);
 }

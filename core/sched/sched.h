@@ -198,6 +198,8 @@ enum status sched_submit(struct sched *s, struct generation *g, unsigned *retry_
  * request before looking into it. */
 enum status sched_has_room(const struct sched *s, uint32_t n_choices, unsigned *retry_after,
                            struct error *err);
+/* The same, shorter: true if the queue is full. */
+bool sched_is_full(const struct sched *s, uint32_t n_choices, unsigned *retry_after);
 /* Ends a generation at the next step border; unknown ids (just ended) are ignored. */
 void sched_cancel(struct sched *s, uint64_t id);
 /* As sched_cancel, but a prompt that is being computed is computed to its end, so that the prefix cache

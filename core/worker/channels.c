@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/xalloc.h"
+#include "core/sched/sched.h"
 #include "core/stats/writer.h"
 #include "core/worker/incoming.h"
 #include "core/worker/stream.h"
@@ -36,6 +37,7 @@ static void drop(struct link *link, const char *why)
                 stream_lost(cs->user, false);
         log_info("channel %" PRIu64 ": closed (%s), %u streams cancelled", link->number, why,
                  streams);
+        publish_turned_away(w, &link->channel);
         publish_channel_closed(w, &link->channel);
     } else {
         stats_add(w->stats, STATS_CELL_LOOP, STAT_channels_refused, 1);
@@ -90,6 +92,7 @@ static void socket_event(uv_poll_t *poll, int status, int events)
 
 static void accept_link(struct worker *w, int fd)
 {
+    static const struct channel_config config = {.features = FEATURE_GATE};
     struct error err = {0};
     if (w->n_links >= w->options->max_channels) {
         stats_add(w->stats, STATS_CELL_LOOP, STAT_channels_refused, 1);
@@ -105,7 +108,7 @@ static void accept_link(struct worker *w, int fd)
     link->deadline_ns = clock_ns() + w->options->hello_timeout * 1000000;
     list_init(&link->node);
     list_init(&link->blocked);
-    if (channel_server_start(&link->channel, fd, NULL, &err) != STATUS_OK) {
+    if (channel_server_start(&link->channel, fd, &config, &err) != STATUS_OK) {
         log_error("channels: %s", err.text);
         close(fd);
         free(link);
@@ -169,14 +172,30 @@ void channels_drop_all(struct worker *w)
     list_each(it, tmp, &w->links) drop(list_entry(it, struct link, node), "the worker ends");
 }
 
+/* What nginx may answer without asking us: nothing, but where every generation would be refused. */
+static struct channel_gate gate_now(const struct worker *w)
+{
+    struct channel_gate gate = {0};
+    struct error err;
+    unsigned retry_after = 0;
+    if (lifecycle_admits(w, &err) == STATUS_OK && w->engine.sched != NULL &&
+        sched_is_full(w->engine.sched, 1, &retry_after)) {
+        gate.retry_after = retry_after;
+        gate.waiting = (uint32_t)w->options->max_queue;
+    }
+    return gate;
+}
+
 bool channels_sleep(struct worker *w)
 {
+    struct channel_gate gate = gate_now(w);
     bool rest = true;
     list_each(it, tmp, &w->links)
     {
         struct link *link = list_entry(it, struct link, node);
         if (!link->ready)
             continue;
+        channel_set_gate(&link->channel, &gate);
         channel_publish(&link->channel);
         if (channel_sleep(&link->channel))
             rest = false;

@@ -1,14 +1,18 @@
 #include "core/worker/publish.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/stats/writer.h"
 #include "core/worker/channels.h"
 #include "core/worker/stream.h"
 #include "core/worker/worker.h"
+
+#define TELL_EVERY_NS UINT64_C(10000000000)
 
 static const char *const state_names[] = {"loading", "ready", "draining", "stopping"};
 
@@ -57,6 +61,27 @@ static void add_counters(struct channel_counters *sum, const struct channel_coun
 void publish_channel_closed(struct worker *w, const struct channel *c)
 {
     add_counters(&w->publish.gone, &c->counters);
+}
+
+void publish_turned_away(struct worker *w, struct channel *c)
+{
+    uint64_t n = channel_take_turned_away(c);
+    if (n == 0)
+        return;
+    stats_add(w->stats, STATS_CELL_LOOP, STAT_requests_refused, n);
+    stats_add(w->stats, STATS_CELL_LOOP, STAT_requests_refused_at_gate, n);
+    w->publish.turned_away += n;
+}
+
+/* One line for many requests, which nginx's access log has one by one. */
+static void tell_turned_away(struct worker *w, uint64_t now_ns)
+{
+    struct publish *p = &w->publish;
+    if (p->turned_away == 0 || (p->told_ns != 0 && now_ns - p->told_ns < TELL_EVERY_NS))
+        return;
+    log_info("the queue is full: nginx refused %" PRIu64 " requests by itself", p->turned_away);
+    p->turned_away = 0;
+    p->told_ns = now_ns;
 }
 
 static void record_ms(struct worker *w, enum stats_id stat, double ms)
@@ -110,9 +135,10 @@ static void publish_rings(struct worker *w)
     uint64_t ready = 0, streams = 0;
     list_each(it, tmp, &w->links)
     {
-        const struct link *link = list_entry(it, struct link, node);
+        struct link *link = list_entry(it, struct link, node);
         if (!link->ready)
             continue;
+        publish_turned_away(w, &link->channel);
         ready++;
         streams += link->channel.open;
         add_counters(&sum, &link->channel.counters);
@@ -166,6 +192,7 @@ static void publish_arena(struct worker *w)
 void publish_tick(struct worker *w)
 {
     publish_rings(w);
+    tell_turned_away(w, clock_ns());
     publish_process(w);
     publish_arena(w);
     if (w->state == WORKER_LOADING)

@@ -15,6 +15,8 @@ struct worker;
 /* The channels' counters of links that are gone. */
 struct publish {
     struct channel_counters gone;
+    uint64_t turned_away,
+        told_ns; /* refusals by nginx that the log has not heard of; when it last did */
 };
 
 /* Texts and numbers that are fixed from the start. */
@@ -25,6 +27,8 @@ void publish_state(struct worker *w);
 void publish_model(struct worker *w);
 /* A link ends: keeps its counters. */
 void publish_channel_closed(struct worker *w, const struct channel *c);
+/* Counts what nginx refused at this link's gate. */
+void publish_turned_away(struct worker *w, struct channel *c);
 /* A stream's answer has ended with this HTTP status (499: the client left). */
 void publish_request_ended(struct worker *w, const struct stream *s, unsigned status);
 /* Everything that is looked up. */

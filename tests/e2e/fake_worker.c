@@ -1,7 +1,7 @@
 /* fake_worker.c: the other end of the ring for tests of the nginx module. No model: what it does is in the path.
  *
- *     fake_worker [-s unix-socket] [-v version] [-S slots] [-w window] [-q]
- *         -v announces another ring version; -q accepts and never says hello
+ *     fake_worker [-s unix-socket] [-v version] [-S slots] [-w window] [-q] [-g]
+ *         -v announces another ring version; -q accepts and never says hello; -g knows no gate
  *
  *     /health                     200, JSON
  *     /pairs                      the request line and pairs as text
@@ -18,6 +18,7 @@
  *     /blobdie?n=bytes            a plain body, then death
  *     /reset?n=3&half=1&code=1    as /die, but RESET
  *     /pads?n=5                   n pairs in the head; size= makes each that long; bad=1 sends a bad payload
+ *     /gate?word=n                sets the gate word as it is; tells how many were turned away since the last time
  *     /garbage?kind=n             frames and indices that break the protocol; noise of seed n from 10 on
  *
  * Every line on stdout tells one thing: REQUEST method path, CANCEL path, END path, EOF, CHANNEL, BROKEN why. */
@@ -70,7 +71,7 @@ struct answer {
 };
 
 static struct list peers;
-static struct channel_config config;
+static struct channel_config config = {.features = FEATURE_GATE};
 static bool mute;
 
 static uint64_t now_ms(void)
@@ -236,6 +237,10 @@ static void answer_plan(struct answer *a)
         if (number(a, "sse", 0))
             a->type = "text/event-stream";
         buffer_printf(&a->out, "{\"status\":%d}", a->status);
+    } else if (path_is(a, "/gate")) {
+        atomic_store(&a->peer->ring.own->gate, (uint64_t)number(a, "word", 0));
+        buffer_printf(&a->out, "%llu",
+                      (unsigned long long)channel_take_turned_away(&a->peer->ring));
     } else if (path_is(a, "/garbage")) {
         plan_events(a, 0, "stall");
         a->due = UINT64_MAX;
@@ -623,7 +628,7 @@ int main(int argc, char **argv)
 {
     const char *path = "fake.sock";
     int option;
-    while ((option = getopt(argc, argv, "s:v:S:w:q")) != -1) {
+    while ((option = getopt(argc, argv, "s:v:S:w:qg")) != -1) {
         switch (option) {
         case 's':
             path = optarg;
@@ -639,6 +644,9 @@ int main(int argc, char **argv)
             break;
         case 'q':
             mute = true;
+            break;
+        case 'g':
+            config.features = 0;
             break;
         default:
             return 2;

@@ -550,6 +550,86 @@ START_TEST(journal_needs_the_feature)
 }
 END_TEST
 
+/* ---- gate ---- */
+
+static void connect_with_gate(void)
+{
+    struct channel_config c = {.features = FEATURE_GATE};
+    pair_release();
+    pair_connect(&c, &c);
+}
+
+START_TEST(the_gate_is_seen_and_counted)
+{
+    connect_with_gate();
+    ck_assert_uint_eq(channel_look_at_gate(&client).retry_after, 0);
+    channel_set_gate(&server, &(struct channel_gate){.retry_after = 7, .waiting = 32});
+    struct channel_gate gate = channel_look_at_gate(&client);
+    ck_assert_uint_eq(gate.retry_after, 7);
+    ck_assert_uint_eq(gate.waiting, 32);
+    for (int i = 0; i < 5; i++)
+        channel_turned_away(&client);
+    ck_assert_uint_eq(channel_take_turned_away(&server), 5);
+    ck_assert_uint_eq(channel_take_turned_away(&server), 0);
+    channel_set_gate(&server, &(struct channel_gate){0});
+    ck_assert_uint_eq(channel_look_at_gate(&client).retry_after, 0);
+    channel_set_gate(&server, &(struct channel_gate){.retry_after = 1u << 30, .waiting = ~0u});
+    gate = channel_look_at_gate(&client);
+    ck_assert_uint_eq(gate.retry_after, GATE_RETRY_MAX);
+    ck_assert_uint_eq(gate.waiting, ~0u);
+    /* each has its own end of it */
+    channel_set_gate(&client, &gate);
+    channel_turned_away(&server);
+    ck_assert_uint_eq(channel_look_at_gate(&server).retry_after, 0);
+    ck_assert_uint_eq(channel_take_turned_away(&client), 0);
+    ck_assert_uint_eq(channel_take_turned_away(&server), 0);
+    /* a peer that is gone refuses nobody */
+    shutdown(sockets[1], SHUT_RDWR);
+    ck_assert_int_eq(channel_drain(&client), CHANNEL_EOF);
+    ck_assert_uint_eq(channel_look_at_gate(&client).retry_after, 0);
+}
+END_TEST
+
+START_TEST(the_gate_needs_the_feature)
+{
+    channel_set_gate(&server, &(struct channel_gate){.retry_after = 7});
+    ck_assert_uint_eq(atomic_load(&server.own->gate), 0);
+    atomic_store(&server.own->gate, GATE_FULL | 7 << 8);
+    ck_assert_uint_eq(channel_look_at_gate(&client).retry_after, 0);
+    atomic_store(&client.own->gate, 9);
+    ck_assert_uint_eq(channel_take_turned_away(&server), 0);
+}
+END_TEST
+
+START_TEST(what_a_gate_cannot_say_is_brought_within_its_limits)
+{
+    connect_with_gate();
+    static const struct {
+        uint64_t word;
+        uint32_t retry_after;
+    } words[] = {{0, 0},
+                 {2, 0}, /* a reason of a later version */
+                 {0xff00, 0},
+                 {~0ull, 0},
+                 {GATE_FULL, 1},
+                 {GATE_FULL | 60 << 8, 60},
+                 {GATE_FULL | 0xffff << 8, GATE_RETRY_MAX},
+                 {GATE_FULL | 0xffffff000000ull, 1}};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        atomic_store(&server.own->gate, words[i].word);
+        ck_assert_uint_eq(channel_look_at_gate(&client).retry_after, words[i].retry_after);
+    }
+    /* counts that run back or leap */
+    static const struct {
+        uint64_t count, taken;
+    } counts[] = {{100, 100}, {99, 0}, {101, 2}, {1ull << 40, 0}, {(1ull << 40) + 3, 3}, {0, 0}};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        atomic_store(&client.own->gate, counts[i].count);
+        ck_assert_uint_eq(channel_take_turned_away(&server), counts[i].taken);
+    }
+}
+END_TEST
+
 START_TEST(a_trailer_ends_the_stream)
 {
     struct channel_stream *at_server, *s = pair_open(FRAME_FIN, &at_server);
@@ -631,6 +711,9 @@ int main(void)
     tcase_add_test(tc, a_trailer_ends_the_stream);
     tcase_add_test(tc, the_owner_can_break_it_too);
     tcase_add_test(tc, what_cannot_be_sent_says_so);
+    tcase_add_test(tc, the_gate_is_seen_and_counted);
+    tcase_add_test(tc, the_gate_needs_the_feature);
+    tcase_add_test(tc, what_a_gate_cannot_say_is_brought_within_its_limits);
     tcase_add_checked_fixture(small, setup_small, pair_release);
     tcase_set_timeout(small, 20);
     tcase_add_test(small, slots_run_out_and_come_back);
