@@ -489,8 +489,8 @@ static uint32_t take_results(struct sched *s)
 /* Sleeps until there are commands or pages, or for SLEEP_MS. */
 static void rest(struct sched *s)
 {
+    show_counts(s); /* first: whoever gets the events looks at them */
     publish(s);
-    show_counts(s);
     show_waste(s);
     doorbell_arm(&s->bell);
     if (s->letters == NULL && atomic_load(&s->commands.top) == NULL &&
