@@ -275,7 +275,7 @@ static bool open_draft(struct run *r, struct error *err)
                               .team = r->session.team,
                               .kv_type = KV_F16,
                               .max_tokens = DRAFT_STEP_TOKENS,
-                              .target = r->session.gguf,
+                              .target = r->session.model,
                               .context =
                                   info.context < DRAFT_CONTEXT ? info.context : DRAFT_CONTEXT};
     if (model_load(r->draft_file, &o, &r->draft, err) != STATUS_OK)

@@ -20,12 +20,17 @@
 #define MAX_TENSOR_NAME 64
 #define DEFAULT_ALIGNMENT 32
 #define MAX_ALIGNMENT (1u << 20)
+/* What comes before the data is read in pieces of this: a multiple of the system's pages. */
+#define PIECE_BYTES ((uint64_t)1 << 20)
+/* Bytes of one call of pread, at most: the system's limit is under 2 GiB. */
+#define READ_MOST ((uint64_t)1 << 30)
 
 /* A place in the file; every read is checked against its end. */
 struct reader {
-    const struct gguf *g;
+    struct gguf *g;
     uint64_t at;
     struct error *err;
+    int failed; /* errno of a read that the system refused */
 };
 
 static uint64_t left(const struct reader *r)
@@ -48,12 +53,57 @@ fault(const struct reader *r, enum status status, uint64_t at, const char *forma
 
 static enum status truncated(const struct reader *r, const char *what)
 {
+    if (r->failed != 0)
+        return fault(r, STATUS_IO, r->at, "%s cannot be read: %s", what, strerror(r->failed));
     return fault(r, STATUS_CORRUPT, r->at, "the file ends inside %s", what);
+}
+
+/* Reads [from, from + len), or up to where the file ends now; bytes that came, or -1. */
+static int64_t read_some(int fd, uint64_t from, void *dst, uint64_t len)
+{
+    uint64_t done = 0;
+    while (done < len) {
+        uint64_t want = len - done < READ_MOST ? len - done : READ_MOST;
+        ssize_t n = pread(fd, (char *)dst + done, want, (off_t)(from + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        done += (uint64_t)n;
+    }
+    return (int64_t)done;
+}
+
+/* Are the next n bytes there? Reads them, with what follows, if they are on disk yet. */
+static bool need(struct reader *r, uint64_t n)
+{
+    struct gguf *g = r->g;
+    if (n > left(r))
+        return false;
+    if (r->at + n <= g->have)
+        return true;
+    uint64_t to = (r->at + n + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+    to = to < g->size ? to : g->size;
+    char *at = (char *)(uintptr_t)g->bytes + g->have;
+    int64_t got = -1;
+    /* `have` is the size or a multiple of the pieces, so of pages */
+    if (mprotect(at, to - g->have, PROT_READ | PROT_WRITE) == 0)
+        got = read_some(g->fd, g->have, at, to - g->have);
+    if (got < 0) {
+        r->failed = errno;
+        return false;
+    }
+    g->have += (uint64_t)got;
+    if (g->have < to)
+        g->size = g->have; /* it has become shorter since it was opened */
+    return n <= left(r);
 }
 
 static bool read_u32(struct reader *r, uint32_t *value)
 {
-    if (left(r) < sizeof(*value))
+    if (!need(r, sizeof(*value)))
         return false;
     memcpy(value, r->g->bytes + r->at, sizeof(*value));
     r->at += sizeof(*value);
@@ -62,7 +112,7 @@ static bool read_u32(struct reader *r, uint32_t *value)
 
 static bool read_u64(struct reader *r, uint64_t *value)
 {
-    if (left(r) < sizeof(*value))
+    if (!need(r, sizeof(*value)))
         return false;
     memcpy(value, r->g->bytes + r->at, sizeof(*value));
     r->at += sizeof(*value);
@@ -81,6 +131,8 @@ static enum status read_string(struct reader *r, const char *what, uint64_t max,
     if (len > left(r))
         return fault(r, STATUS_CORRUPT, start, "%s has %llu bytes, but the file only %llu more",
                      what, (unsigned long long)len, (unsigned long long)left(r));
+    if (!need(r, len))
+        return truncated(r, what);
     *s = slice_make(r->g->bytes + r->at, (size_t)len);
     r->at += len;
     return STATUS_OK;
@@ -107,19 +159,21 @@ static enum status read_array(struct reader *r, struct gguf_key *key, const char
                      "key '%s' is an array of %llu elements, more than the file's bytes", name,
                      (unsigned long long)count);
     if (element != GGUF_STRING) {
+        if (!need(r, count * size))
+            return truncated(r, "an array");
         r->at += count * size;
         return STATUS_OK;
     }
     for (uint64_t i = 0; i < count; i++) {
         char what[GGUF_QUOTE + 48];
         uint64_t at = r->at, len;
-        if (!read_u64(r, &len) || len > left(r)) {
+        if (!read_u64(r, &len) || !need(r, len)) {
+            bool ends = r->failed != 0 || r->g->size - at < sizeof(len);
             r->at = at;
             snprintf(what, sizeof(what), "element %llu of the key '%s'", (unsigned long long)i,
                      name);
-            return left(r) < sizeof(len)
-                       ? truncated(r, what)
-                       : fault(r, STATUS_CORRUPT, at, "%s has an impossible length", what);
+            return ends ? truncated(r, what)
+                        : fault(r, STATUS_CORRUPT, at, "%s has an impossible length", what);
         }
         r->at += len;
     }
@@ -155,7 +209,7 @@ static enum status read_key(struct reader *r, uint64_t index, struct gguf_key *k
         key->count = text.len;
         return status;
     }
-    if (left(r) < gguf_type_size(type))
+    if (!need(r, gguf_type_size(type)))
         return truncated(r, what);
     key->value = r->g->bytes + r->at;
     if (type == GGUF_BOOL && *key->value > 1)
@@ -287,7 +341,7 @@ static enum status place_tensors(struct reader *r, struct gguf *g, uint64_t alig
             return fault(r, STATUS_CORRUPT, r->at,
                          "tensor '%s' (%s, %llu bytes) lies outside the file", name,
                          tensor_type_name(t->type), (unsigned long long)t->bytes);
-        t->data = g->bytes + t->offset;
+        t->data = g->fd < 0 ? g->bytes + t->offset : NULL;
     }
     uint32_t *by_offset = sorted_index(g->n_tensors, g->tensors, compare_offsets);
     enum status status = STATUS_OK;
@@ -331,7 +385,7 @@ static enum status parse(struct gguf *g, struct error *err)
     struct reader r = {.g = g, .err = err};
     if (g->size == 0)
         return fault(&r, STATUS_CORRUPT, 0, "the file is empty");
-    if (g->size < 4 || memcmp(g->bytes, "GGUF", 4) != 0)
+    if (!need(&r, 4) || memcmp(g->bytes, "GGUF", 4) != 0)
         return fault(&r, STATUS_CORRUPT, 0, "this is no GGUF file: it does not begin with 'GGUF'");
     r.at = 4;
     if (!read_u32(&r, &g->version))
@@ -388,21 +442,30 @@ enum status gguf_open(const char *path, struct gguf **g, struct error *err)
     struct gguf *new = xcalloc(1, sizeof(*new));
     new->path = short_path(path);
     new->size = (uint64_t)st.st_size;
-    new->mapped = new->size != 0;
-    if (new->mapped) {
-        void *bytes = mmap(NULL, (size_t) new->size, PROT_READ, MAP_PRIVATE, fd, 0);
+    new->fd = fd;
+    if (new->size != 0) {
+        void *bytes = mmap(NULL, (size_t) new->size, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (bytes == MAP_FAILED) {
-            enum status status =
-                error_set(err, STATUS_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-            close(fd);
-            new->mapped = false;
+            enum status status = error_set(err, STATUS_NO_MEMORY, "%s: no addresses for it: %s",
+                                           path, strerror(errno));
             gguf_free(new);
             return status;
         }
         new->bytes = bytes;
+        new->reserved = (size_t) new->size;
     }
-    close(fd);
-    return finish_open(new, g, err);
+    enum status status = finish_open(new, g, err);
+    if (status != STATUS_OK)
+        return status;
+    /* The addresses behind what was read go back. */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), kept = (new->have + page - 1) / page * page;
+    if (kept < new->reserved) {
+        munmap((char *)(uintptr_t) new->bytes + kept, new->reserved - kept);
+        new->reserved = kept;
+    }
+    mprotect((void *)(uintptr_t) new->bytes, new->reserved, PROT_READ);
+    return STATUS_OK;
 }
 
 enum status gguf_open_memory(const void *bytes, size_t len, const char *name, struct gguf **g,
@@ -411,7 +474,8 @@ enum status gguf_open_memory(const void *bytes, size_t len, const char *name, st
     struct gguf *new = xcalloc(1, sizeof(*new));
     new->path = short_path(name);
     new->bytes = bytes;
-    new->size = len;
+    new->size = new->have = len;
+    new->fd = -1;
     return finish_open(new, g, err);
 }
 
@@ -419,8 +483,12 @@ void gguf_free(struct gguf *g)
 {
     if (g == NULL)
         return;
-    if (g->mapped)
-        munmap((void *)(uintptr_t)g->bytes, (size_t)g->size);
+    if (g->reserved != 0)
+        munmap((void *)(uintptr_t)g->bytes, g->reserved);
+    if (g->map != NULL)
+        munmap((void *)(uintptr_t)g->map, (size_t)g->size);
+    if (g->fd >= 0)
+        close(g->fd);
     free(g->keys);
     free(g->tensors);
     free(g->keys_by_name);
@@ -429,31 +497,57 @@ void gguf_free(struct gguf *g)
     free(g);
 }
 
-/* madvise for bytes [from, to) of the file: for the pages that lie inside, or all that they touch. */
-static void advise(const struct gguf *g, uint64_t from, uint64_t to, int advice, bool inside)
+enum status gguf_read(const struct gguf *g, uint64_t from, void *dst, size_t len, struct error *err)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (!g->mapped)
-        return;
-    to = to < g->size ? to : g->size;
-    from = (inside ? from + page - 1 : from) / page * page;
-    if (inside)
-        to = to / page * page;
-    if (from < to)
-        madvise((void *)(uintptr_t)(g->bytes + from), (size_t)(to - from), advice);
+    uint64_t to;
+    if (__builtin_add_overflow(from, len, &to) || to > g->size)
+        return error_set(err, STATUS_INVALID, "%s: there are no bytes %llu to %llu", g->path,
+                         (unsigned long long)from, (unsigned long long)to);
+    if (g->fd < 0) {
+        memcpy(dst, g->bytes + from, len);
+        return STATUS_OK;
+    }
+    int64_t got = read_some(g->fd, from, dst, len);
+    if (got < 0)
+        return error_set(err, STATUS_IO, "%s: bytes %llu to %llu cannot be read: %s", g->path,
+                         (unsigned long long)from, (unsigned long long)to, strerror(errno));
+    if ((uint64_t)got == len)
+        return STATUS_OK;
+    struct stat st;
+    uint64_t end = fstat(g->fd, &st) == 0 ? (uint64_t)st.st_size : from + (uint64_t)got;
+    return error_set(err, STATUS_CORRUPT,
+                     "%s: the file ends at byte %llu, bytes up to %llu are needed: it has become "
+                     "shorter since it was opened",
+                     g->path, (unsigned long long)end, (unsigned long long)to);
 }
 
 void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to)
 {
-    advise(g, from, to, MADV_WILLNEED, false);
+    to = to < g->size ? to : g->size;
+    if (g->fd >= 0 && from < to)
+        posix_fadvise(g->fd, (off_t)from, (off_t)(to - from), POSIX_FADV_WILLNEED);
+}
+
+enum status gguf_map(struct gguf *g, struct error *err)
+{
+    if (g->fd < 0 || g->map != NULL)
+        return STATUS_OK;
+    void *map = mmap(NULL, (size_t)g->size, PROT_READ, MAP_PRIVATE, g->fd, 0);
+    if (map == MAP_FAILED)
+        return error_set(err, STATUS_IO, "%s: cannot be mapped: %s", g->path, strerror(errno));
+    g->map = map;
+    for (uint64_t i = 0; i < g->n_tensors; i++)
+        g->tensors[i].data = (const char *)map + g->tensors[i].offset;
+    return STATUS_OK;
 }
 
 void gguf_forget(const struct gguf *g, uint64_t from, uint64_t to)
 {
-    advise(g, from, to, MADV_DONTNEED, true);
-}
-
-void gguf_prefault(const struct gguf *g, uint64_t from, uint64_t to)
-{
-    advise(g, from, to, MADV_POPULATE_READ, false);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (g->map == NULL)
+        return;
+    to = (to < g->size ? to : g->size) / page * page;
+    from = (from + page - 1) / page * page;
+    if (from < to)
+        madvise((char *)(uintptr_t)g->map + from, (size_t)(to - from), MADV_DONTNEED);
 }

@@ -6,16 +6,19 @@
  *     padding to general.alignment (32 when the key is absent)
  *     tensor data, each tensor at its offset from here
  *
- * The file is mapped read-only and checked once, whole, by gguf_open: every count, length and
- * offset is compared with the bytes that exist before it is used, so nothing is ever allocated for
- * bytes that are not there, and what the functions below hand out always lies inside the mapping. A
- * file that fails is refused with the fault, the key or tensor and the byte offset named. Slices
- * and pointers stay valid until gguf_free. Values in the file are not aligned: read arrays through
- * the functions below; tensor data is aligned to general.alignment.
+ * What stands before the tensors' data is read into memory and checked once, whole, by gguf_open:
+ * every count, length and offset is compared with the bytes that exist before it is used, so nothing
+ * is ever allocated for bytes that are not there, and what the functions below hand out always lies
+ * inside that memory. A file that fails is refused with the fault, the key or tensor and the byte
+ * offset named. Slices and pointers stay valid until gguf_free. Values in the file are not aligned:
+ * read arrays through the functions below; tensor data is aligned to general.alignment.
  *
- * Read-only after gguf_open, so any number of threads may use one struct gguf. A file that is
- * truncated while it is mapped kills the process with SIGBUS, as with every mapped file: replace
- * model files by rename. */
+ * Tensor data is read by gguf_read. Nothing is mapped, so a file that becomes shorter meanwhile is an
+ * error with a sentence, not the SIGBUS that kills who touches a page behind a mapped file's end; and
+ * once the data is read, the file may change as it likes. Programs that work on files which nobody
+ * else writes may gguf_map them.
+ *
+ * Read-only after gguf_open, so any number of threads may use one struct gguf. */
 #ifndef GGUF_GGUF_H
 #define GGUF_GGUF_H
 
@@ -57,7 +60,7 @@ struct gguf_tensor {
     enum tensor_type type;
     uint32_t n_dims;  /* 1..4 */
     uint64_t dims[4]; /* elements, dims[0] = row length; unused ones are 1 */
-    const void *data; /* aligned to general.alignment */
+    const void *data; /* aligned to general.alignment; NULL on disk and not mapped */
     uint64_t bytes;   /* all of it: rows × tensor_row_bytes */
     uint64_t offset;  /* of data, from the start of the file */
 };
@@ -72,14 +75,14 @@ struct gguf_array {
 
 struct gguf;
 
-/* Maps and checks the file. On failure *g is NULL and err names path, fault and place (STATUS_IO,
+/* Opens and checks the file. On failure *g is NULL and err names path, fault and place (STATUS_IO,
  * _CORRUPT, _VERSION). */
 enum status gguf_open(const char *path, struct gguf **g, struct error *err);
 /* The same for bytes in memory, which are borrowed until gguf_free; `name` stands for the path in
  * messages. */
 enum status gguf_open_memory(const void *bytes, size_t len, const char *name, struct gguf **g,
                              struct error *err);
-/* Unmaps. NULL is allowed. */
+/* Closes. NULL is allowed. */
 void gguf_free(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g);
@@ -137,13 +140,19 @@ uint32_t tensor_type_bytes(uint32_t type);
 /* Bytes of a row of n elements; n must be a multiple of the block. */
 uint64_t tensor_row_bytes(enum tensor_type type, uint64_t n);
 
-/* ---- pages of the file, by bytes [from, to) of it; nothing for a file in memory ---- */
-/* Asks the system to read them soon. */
+/* ---- data of tensors ---- */
+/* Copies bytes [from, from + len) of the file to dst. A file that has become shorter than that is
+ * refused with both places named (CORRUPT), others' faults by the system's word (IO). */
+enum status gguf_read(const struct gguf *g, uint64_t from, void *dst, size_t len,
+                      struct error *err);
+/* Asks the system to read bytes [from, to) into its cache, soon; nothing for a file in memory. May wait
+ * for the disk to take the order. */
 void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to);
-/* Drops the whole pages among them from this process: they leave RSS and come back from the file, or
- * from the system's cache of it, if they are touched again. */
+/* Maps the file, so that all tensors have data; see above for what that risks. Nothing for a file in
+ * memory. */
+enum status gguf_map(struct gguf *g, struct error *err);
+/* Drops the pages of a mapped file among bytes [from, to): they leave RSS and come back from the file,
+ * or from the system's cache of it, if they are touched again. */
 void gguf_forget(const struct gguf *g, uint64_t from, uint64_t to);
-/* Reads and maps them now, so that nobody waits for the file when they are used. */
-void gguf_prefault(const struct gguf *g, uint64_t from, uint64_t to);
 
 #endif

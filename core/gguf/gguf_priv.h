@@ -15,9 +15,13 @@ struct gguf_key {
 
 struct gguf {
     char *path;
+    /* The bytes [0, have): all of a file in memory; of one on disk those up to the tensors' data, read
+     * into memory of our own, for which `reserved` bytes of addresses are kept. */
     const uint8_t *bytes;
-    uint64_t size;
-    bool mapped;
+    uint64_t size, have;
+    size_t reserved;
+    int fd;          /* -1: in memory */
+    const void *map; /* gguf_map's */
     uint32_t version;
     uint64_t n_keys, n_tensors;
     struct gguf_key *keys;

@@ -360,12 +360,14 @@ enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, 
         uint8_t *panel = m->data + p * m->panel_bytes;
         /* What this refuses, the rows one by one will name. */
         if (is_block32(m->type) && (p + 1) * PANEL_ROWS <= m->rows &&
-            repack_panel32(m, panel, (const uint8_t *)src + p * PANEL_ROWS * row_bytes, row_bytes))
+            repack_panel32(m, panel, (const uint8_t *)src + (p - p0) * PANEL_ROWS * row_bytes,
+                           row_bytes))
             continue;
         memset(panel, 0, m->panel_bytes);
         for (uint32_t r = 0; r < PANEL_ROWS && p * PANEL_ROWS + r < m->rows; r++) {
             uint32_t row = p * PANEL_ROWS + r;
-            if (!repack_row(m, panel, r, (const uint8_t *)src + row * row_bytes))
+            if (!repack_row(m, panel, r,
+                            (const uint8_t *)src + (row - p0 * PANEL_ROWS) * row_bytes))
                 return error_set(err, STATUS_CORRUPT, "row %u has a %s that is not finite", row,
                                  weight_info(m->type)->acts == ACTS_F32 ? "weight" : "scale");
         }

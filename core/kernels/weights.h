@@ -110,11 +110,15 @@ size_t matrix_bytes(enum weight_type type, uint32_t rows, uint32_t cols);
  * multiple of the type's block, or rows is 0. */
 enum status matrix_init(struct matrix *m, enum weight_type type, uint32_t rows, uint32_t cols,
                         void *data, struct error *err);
-/* Fills panels [p0, p1) from the file's rows (src = row 0 of the whole tensor; any alignment).
+/* Fills panels [p0, p1) from the file's rows (src = row 16·p0 of the tensor; any alignment).
  * Panels are independent, so several threads may each do a range. Fails with CORRUPT, naming the
  * row, if a scale, a minimum or a float weight is not finite (MXFP4: if its exponent is 255, NaN). */
 enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, uint32_t p1,
                           struct error *err);
+
+/* dst[cols] = the values of one row of a repacked matrix: the bits of dequantise_row for the row that
+ * it was made of (MXFP4: in a thread with FTZ and DAZ, or with scales of at least 2^-126). */
+void matrix_row(const struct matrix *m, uint32_t row, float *dst);
 
 /* dst[cols] = the values of one row of the file, exactly as ggml defines them (but that a thread
  * with FTZ and DAZ makes denormals, which MXFP4's smallest scales give, zero). */

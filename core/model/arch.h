@@ -4,7 +4,7 @@
  *     arch_*.c knows keys, tensor names and the forward pass of its architecture
  *
  * An architecture's state is its own struct; calls come in the order read, tensors (plan pass),
- * tensors (load pass), ready, then any number of steps, free. */
+ * ready, borrow (a draft), tensors (load pass), then any number of steps, free. */
 #ifndef MODEL_ARCH_H
 #define MODEL_ARCH_H
 
@@ -33,6 +33,10 @@ struct arch {
     /* Makes what is left to make before steps; maps scratch, *scratch is its size. */
     enum status (*ready)(void *state, const struct model_options *options,
                          const struct kv_geometry *geometry, size_t *scratch, struct error *err);
+    /* Where the rows of its tokens are, for drafts. */
+    const struct embedding *(*embedding)(const void *state);
+    /* A draft gets its target's embedding; it lives longer. */
+    void (*borrow)(void *state, const struct embedding *embedding);
     /* One thread's part of a step. Sets sequences' failed (arch_fail). */
     void (*step)(void *state, const struct arch_step *in, struct team_member *me);
     void (*free)(void *state);

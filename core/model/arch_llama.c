@@ -164,13 +164,12 @@ static enum status layer_tensors(struct llama *l, uint32_t i, struct weights *w,
 /* Embedding and head of a draft, which are its own or the target's. */
 static enum status draft_tensors(struct llama *l, struct weights *w, struct error *err)
 {
-    enum status status;
-    if (l->tables.source != w->gguf)
-        status = weights_borrow_embedding(l->tables.source, "token_embd.weight", l->vocab, l->width,
-                                          &l->embedding, err);
-    else
+    enum status status = STATUS_OK;
+    if (l->tables.source == w->gguf)
         status =
-            weights_embedding(w, "token_embd.weight", l->vocab, l->width, true, &l->embedding, err);
+            weights_embedding(w, "token_embd.weight", l->vocab, l->width, NULL, &l->embedding, err);
+    else if (l->target != NULL)
+        l->embedding = *l->target;
     weights_skip(w, "output.weight");
     weights_skip(w, "tokenring.draft.output.weight"); /* rows that the target has too */
     if (status == STATUS_OK && w->block != NULL)
@@ -195,8 +194,8 @@ static enum status read_tensors(void *state, struct weights *w, struct model_inf
     if (status == STATUS_OK && !draft)
         status = weights_matrix(w, head, l->vocab, l->width, &l->head, err);
     if (status == STATUS_OK && !draft)
-        status = weights_embedding(w, "token_embd.weight", l->vocab, l->width, !info->tied,
-                                   &l->embedding, err);
+        status = weights_embedding(w, "token_embd.weight", l->vocab, l->width,
+                                   info->tied ? &l->head : NULL, &l->embedding, err);
     weights_skip(w, "rope_freqs.weight"); /* rope_init has read it */
     return status;
 }
@@ -288,11 +287,25 @@ static enum status make_ready(void *state, const struct model_options *options,
     return STATUS_OK;
 }
 
+static const struct embedding *embedding_of(const void *state)
+{
+    const struct llama *l = state;
+    return &l->embedding;
+}
+
+static void borrow_embedding(void *state, const struct embedding *embedding)
+{
+    struct llama *l = state;
+    l->target = embedding;
+}
+
 const struct arch arch_llama = {
     .name = "llama",
     .read = read_keys,
     .tensors = read_tensors,
     .ready = make_ready,
+    .embedding = embedding_of,
+    .borrow = borrow_embedding,
     .step = llama_step,
     .free = free_state,
 };

@@ -36,6 +36,7 @@ struct llama {
     float eps;
     struct rope rope;
     struct embedding embedding;
+    const struct embedding *target; /* a draft: its target's embedding */
     struct llama_layer *layer;
     const float *output_norm;
     struct matrix head;

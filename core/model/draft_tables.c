@@ -80,12 +80,15 @@ enum status draft_tables_head(struct draft_tables *t, uint32_t cols, struct matr
     enum status status = STATUS_OK;
     if (rows == NULL || m->data == NULL)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the draft's head");
-    for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
-        uint32_t from = t->map != NULL ? t->map[i] : i;
-        if (from >= table->dims[1])
-            status = error_set(err, STATUS_UNSUPPORTED, "the draft's head has no row %u", from);
+    if (t->map == NULL && status == STATUS_OK)
+        status = gguf_read(t->source, table->offset, rows, n * row, err);
+    for (uint32_t i = 0; i < n && t->map != NULL && status == STATUS_OK; i++) {
+        if (t->map[i] >= table->dims[1])
+            status =
+                error_set(err, STATUS_UNSUPPORTED, "the draft's head has no row %u", t->map[i]);
         else
-            memcpy(rows + i * row, (const unsigned char *)table->data + from * row, row);
+            status =
+                gguf_read(t->source, table->offset + t->map[i] * row, rows + i * row, row, err);
     }
     if (status == STATUS_OK)
         status = matrix_repack(m, rows, 0, m->panels, err);

@@ -67,6 +67,7 @@ static enum status plan_model(const struct gguf *g, const struct gguf *target,
     }
     info->parameters = w->parameters;
     info->weight_bytes = w->used;
+    info->table_bytes = w->table_bytes;
     return STATUS_OK;
 }
 
@@ -109,7 +110,8 @@ enum status model_load(const struct gguf *g, const struct model_options *options
     struct model *m = xcalloc(1, sizeof *m);
     struct model_options o = *options;
     enum status status =
-        plan_model(g, options->target, &m->info, &m->arch, &m->state, &m->weights, err);
+        plan_model(g, options->target != NULL ? options->target->weights.gguf : NULL, &m->info,
+                   &m->arch, &m->state, &m->weights, err);
     if (status != STATUS_OK) {
         free(m);
         return status;
@@ -127,10 +129,13 @@ enum status model_load(const struct gguf *g, const struct model_options *options
                                   m->info.head_size, err);
     if (status == STATUS_OK)
         status = m->arch->ready(m->state, &o, &m->geometry, &m->scratch, err);
+    if (status == STATUS_OK && o.target != NULL)
+        m->arch->borrow(m->state, o.target->arch->embedding(o.target->state));
     if (status == STATUS_OK)
         status = weights_start(&m->weights, o.team, o.progress, o.progress_data, err);
     if (status == STATUS_OK)
         status = m->arch->tensors(m->state, &m->weights, &m->info, err);
+    weights_finish(&m->weights);
     if (status != STATUS_OK) {
         model_free(m);
         return status;
@@ -166,7 +171,7 @@ uint32_t model_max_tokens(const struct model *m)
 
 size_t model_memory(const struct model *m)
 {
-    return m->weights.size + m->scratch;
+    return m->weights.size + m->weights.table_mapped + m->scratch;
 }
 
 uint32_t model_logits_stride(const struct model *m)

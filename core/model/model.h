@@ -13,8 +13,8 @@
  * verification of drafts are the same path. The logits of a token are the same bits whatever else
  * is in the step, however the prompt was cut and with however many threads.
  *
- * Ownership: the model borrows the gguf (embedding rows are read from its mapping), kernels, team
- * and page pools; all must outlive it. A model has scratch for one step at a time: one thread (the
+ * Ownership: the model borrows the gguf (which nobody reads after the load), kernels, team and page
+ * pools; all must outlive it. A model has scratch for one step at a time: one thread (the
  * scheduler) calls model_step; it uses the team. */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -45,7 +45,8 @@ struct model_info {
     const uint32_t *output_tokens; /* their tokens, or NULL: in order; lives as long as the model */
     uint32_t context;              /* longest sequence that the model was made for */
     uint64_t parameters;
-    size_t weight_bytes; /* memory of the repacked weights */
+    size_t weight_bytes; /* memory of the repacked weights: what a step reads */
+    size_t table_bytes;  /* memory of an embedding that is no part of them */
     bool tied;           /* the head is the embedding */
 };
 
@@ -57,7 +58,7 @@ struct model_options {
     uint32_t context;     /* longest sequence that will be asked for; 0: the model's */
     /* The model is a draft for this one: where it has no embedding and head of its own, it uses the
      * target's (draft_tables.h). Must outlive the model. NULL: it is none. */
-    const struct gguf *target;
+    const struct model *target;
     /* Called with done growing from 0 to 1, about a hundred times, by the loading thread. False
      * ends the load (STATUS_CANCELLED). May be NULL. */
     bool (*progress)(void *data, double done);
@@ -100,8 +101,8 @@ enum status model_inspect(const struct gguf *g, struct model_info *info, struct 
 enum status model_inspect_draft(const struct gguf *g, const struct gguf *target,
                                 struct model_info *info, struct error *err);
 
-/* Loads: model_inspect, then repacks tensor by tensor, dropping the file's pages behind it. On
- * failure *model is NULL. */
+/* Loads: model_inspect, then reads and repacks tensor by tensor. Nothing of the file is needed after
+ * that. On failure, also if the file has become shorter, *model is NULL. */
 enum status model_load(const struct gguf *g, const struct model_options *options,
                        struct model **model, struct error *err);
 /* NULL is fine. */
@@ -110,7 +111,7 @@ void model_free(struct model *model);
 const struct model_info *model_info(const struct model *model);
 const struct kv_geometry *model_kv_geometry(const struct model *model);
 uint32_t model_max_tokens(const struct model *model);
-/* Bytes of weights and scratch. */
+/* Bytes of weights, embedding and scratch. */
 size_t model_memory(const struct model *model);
 /* Floats from one row of logits to the next: the outputs rounded up to 16. */
 uint32_t model_logits_stride(const struct model *model);

@@ -109,8 +109,7 @@ static enum status apply_factors(struct rope *rope, const struct gguf *g, struct
                          "tensor rope_freqs.weight of type %s is not supported",
                          tensor_type_name(t->type));
     float *factors = xreallocarray(NULL, rope->pairs, sizeof *factors);
-    dequantise_row(type, t->data, rope->pairs, factors);
-    enum status status = STATUS_OK;
+    enum status status = gguf_read(g, t->offset, factors, rope->pairs * sizeof *factors, err);
     for (uint32_t i = 0; i < rope->pairs && status == STATUS_OK; i++) {
         if (!usable((double)factors[i]))
             status = error_set(err, STATUS_CORRUPT, "tensor rope_freqs.weight: number %u is %g", i,

@@ -8,13 +8,16 @@
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/team.h"
+#include "core/model/ahead.h"
 #include "core/model/huge.h"
 
 /* The file is asked for that many bytes before they are repacked: enough for the disk to work while
  * the CPUs do. */
-#define AHEAD_BYTES ((uint64_t)64 << 20)
-/* Pages of the file that stay mapped while a tensor is repacked, at most. */
-#define BEHIND_BYTES ((size_t)8 << 20)
+#define AHEAD_BYTES ((uint64_t)128 << 20)
+/* Repacked between two reports, at most. */
+#define SLICE_BYTES ((size_t)8 << 20)
+/* Read at a time by a thread: a part of what its second-level cache holds. */
+#define STAGE_BYTES ((size_t)256 << 10)
 /* Pages of the block are touched in runs of about that much. */
 #define TOUCH_BYTES ((size_t)8 << 20)
 
@@ -56,14 +59,27 @@ enum status weights_start(struct weights *w, struct team *team,
     w->progress_data = progress_data;
     w->total = w->used;
     w->slice = w->total / 100 + 1;
-    w->slice = w->slice < BEHIND_BYTES ? w->slice : BEHIND_BYTES;
+    w->slice = w->slice < SLICE_BYTES ? w->slice : SLICE_BYTES;
     w->used = 0;
+    w->stage_bytes = round_up(w->panel_most > STAGE_BYTES ? w->panel_most : STAGE_BYTES, 64);
+    w->stage = xaligned(w->stage_bytes * team_size(team));
+    w->ahead = ahead_start(w->gguf);
     return STATUS_OK;
+}
+
+void weights_finish(struct weights *w)
+{
+    ahead_stop(w->ahead);
+    free(w->stage);
+    w->ahead = NULL;
+    w->stage = NULL;
 }
 
 void weights_release(struct weights *w)
 {
+    weights_finish(w);
     huge_unmap(w->block, w->size);
+    huge_unmap(w->table, w->table_mapped);
     free(w->seen);
     *w = (struct weights){0};
 }
@@ -122,61 +138,79 @@ static enum status report(struct weights *w, size_t done, struct error *err)
     return STATUS_OK;
 }
 
-/* Asks for the file's pages up to AHEAD_BYTES behind what is needed next: tensors stand in the file
- * much as they are loaded. */
-static void fetch_ahead(struct weights *w, const struct gguf_tensor *t)
+/* The tensor's bytes and what follows will be needed: tensors stand in the file much as they are
+ * loaded. */
+static void read_ahead(struct weights *w, const struct gguf_tensor *t)
 {
-    uint64_t to = t->offset + t->bytes + AHEAD_BYTES;
-    if (to <= w->fetched)
-        return;
-    gguf_fetch(w->gguf, w->fetched, to);
-    w->fetched = to;
+    ahead_want(w->ahead, t->offset + t->bytes + AHEAD_BYTES);
 }
 
-/* Bytes of the file have been read; once there are many, they are dropped in one go. What lies between
- * and is needed yet comes back from the system's cache. */
-static void leave_behind(struct weights *w, uint64_t from, uint64_t to)
-{
-    uint64_t all_from = from < w->old_from ? from : w->old_from;
-    uint64_t all_to = to > w->old_to ? to : w->old_to;
-    if (w->old_to > w->old_from && all_to - all_from <= BEHIND_BYTES) {
-        w->old_from = all_from;
-        w->old_to = all_to;
-        return;
-    }
-    gguf_forget(w->gguf, w->old_from, w->old_to);
-    w->old_from = from;
-    w->old_to = to;
-}
-
-struct repack {
-    /* Pages of the block that nobody has touched: the system zeroes them, which two threads do faster
-     * when each has its own. */
+/* A part of a tensor, for all threads: panels of a matrix, or bytes of the table. */
+struct job {
+    struct weights *w;
+    const struct gguf_tensor *tensor;
+    /* Pages that nobody has touched: the system zeroes them, which two threads do faster when each has
+     * its own. */
     uint8_t *fresh;
     uint32_t n_fresh;
     const struct matrix *m;
-    const void *src;
     uint32_t p0, p1;
+    size_t panel_bytes; /* of the file */
+    uint8_t *table;
+    uint32_t n_pieces;
     atomic_int failed;
     struct error err; /* of the first chunk that failed */
 };
 
+static void fail(struct job *job, const struct error *err)
+{
+    if (atomic_exchange(&job->failed, 1) == 0)
+        job->err = *err;
+}
+
 static void repack_run(void *arg, struct team_member *me)
 {
-    struct repack *job = arg;
-    uint32_t begin, end;
+    struct job *job = arg;
+    const struct gguf_tensor *t = job->tensor;
+    uint8_t *stage = job->w->stage + me->index * job->w->stage_bytes;
+    uint32_t chunk = (uint32_t)(STAGE_BYTES / job->panel_bytes), begin, end;
     while (team_next(me, job->n_fresh, 1, &begin, &end))
         huge_touch(job->fresh + begin * HUGE_PAGE);
-    while (team_next(me, job->p1 - job->p0, 4, &begin, &end)) {
+    while (team_next(me, job->p1 - job->p0, chunk > 0 ? chunk : 1, &begin, &end)) {
+        uint64_t from = (job->p0 + begin) * job->panel_bytes,
+                 to = (job->p0 + end) * job->panel_bytes;
         struct error err = {0};
-        if (matrix_repack(job->m, job->src, job->p0 + begin, job->p0 + end, &err) != STATUS_OK &&
-            atomic_exchange(&job->failed, 1) == 0)
-            job->err = err;
+        to = to < t->bytes ? to : t->bytes;
+        if (gguf_read(job->w->gguf, t->offset + from, stage, to - from, &err) != STATUS_OK ||
+            matrix_repack(job->m, stage, job->p0 + begin, job->p0 + end, &err) != STATUS_OK)
+            fail(job, &err);
     }
 }
 
+static void table_run(void *arg, struct team_member *me)
+{
+    struct job *job = arg;
+    const struct gguf_tensor *t = job->tensor;
+    uint32_t begin, end;
+    while (team_next(me, job->n_pieces, 1, &begin, &end)) {
+        uint64_t from = (uint64_t)begin * HUGE_PAGE;
+        uint64_t len = t->bytes - from < HUGE_PAGE ? t->bytes - from : HUGE_PAGE;
+        struct error err = {0};
+        if (gguf_read(job->w->gguf, t->offset + from, job->table + from, len, &err) != STATUS_OK)
+            fail(job, &err);
+    }
+}
+
+static enum status tell(struct job *job, struct error *err)
+{
+    if (!atomic_load(&job->failed))
+        return STATUS_OK;
+    return error_set(err, job->err.status, "tensor %.*s: %s", (int)job->tensor->name.len,
+                     job->tensor->name.ptr, job->err.text);
+}
+
 /* Has the job touch the pages of the block up to byte `to`, and some more. */
-static void touch_ahead(struct weights *w, size_t to, struct repack *job)
+static void touch_ahead(struct weights *w, size_t to, struct job *job)
 {
     if (to <= w->touched)
         return;
@@ -200,23 +234,25 @@ enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, u
         return error_set(err, why.status, "tensor %s: %s", name, why.text);
     size_t before = w->used;
     m->data = give(w, matrix_bytes(type, rows, cols));
+    size_t from_file = PANEL_ROWS * weight_row_bytes(type, cols);
+    w->panel_most = from_file > w->panel_most ? from_file : w->panel_most;
     if (w->block == NULL)
         return STATUS_OK;
 
-    fetch_ahead(w, t);
-    uint64_t row_bytes = weight_row_bytes(type, cols);
+    read_ahead(w, t);
     uint32_t step = (uint32_t)(w->slice / m->panel_bytes + 1);
     for (uint32_t p = 0; p < m->panels && status == STATUS_OK; p += step) {
-        struct repack job = {
-            .m = m, .src = t->data, .p0 = p, .p1 = p + step < m->panels ? p + step : m->panels};
+        struct job job = {.w = w,
+                          .tensor = t,
+                          .m = m,
+                          .p0 = p,
+                          .p1 = p + step < m->panels ? p + step : m->panels,
+                          .panel_bytes = from_file};
         touch_ahead(w, before + job.p1 * m->panel_bytes, &job);
         team_run(w->team, repack_run, &job);
-        if (atomic_load(&job.failed))
-            status = error_set(err, job.err.status, "tensor %s: %s", name, job.err.text);
-        else
+        status = tell(&job, err);
+        if (status == STATUS_OK)
             status = report(w, before + job.p1 * m->panel_bytes, err);
-        leave_behind(w, t->offset + p * PANEL_ROWS * row_bytes,
-                     t->offset + (uint64_t)job.p1 * PANEL_ROWS * row_bytes);
     }
     return status;
 }
@@ -236,7 +272,14 @@ enum status weights_vector(struct weights *w, const char *name, uint32_t n, cons
     *v = dst;
     if (w->block == NULL)
         return STATUS_OK;
-    dequantise_row(type, t->data, n, dst);
+    void *bytes = xmalloc(t->bytes);
+    struct error why = {0};
+    read_ahead(w, t);
+    if (gguf_read(w->gguf, t->offset, bytes, t->bytes, &why) == STATUS_OK)
+        dequantise_row(type, bytes, n, dst);
+    free(bytes);
+    if (why.status != STATUS_OK)
+        return error_set(err, why.status, "tensor %s: %s", name, why.text);
     for (uint32_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return error_set(err, STATUS_CORRUPT, "tensor %s: number %u is not finite", name, i);
@@ -244,30 +287,32 @@ enum status weights_vector(struct weights *w, const char *name, uint32_t n, cons
 }
 
 enum status weights_embedding(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
-                              bool own, struct embedding *e, struct error *err)
+                              const struct matrix *same, struct embedding *e, struct error *err)
 {
     const struct gguf_tensor *t;
     enum weight_type type;
     enum status status = find(w, name, (uint64_t[]){cols, rows}, 2, &t, &type, err);
     if (status != STATUS_OK)
         return status;
-    *e = (struct embedding){type, rows, cols, t->data, weight_row_bytes(type, cols)};
-    if (own && w->block != NULL)
-        gguf_prefault(w->gguf, t->offset, t->offset + t->bytes);
-    return STATUS_OK;
-}
-
-enum status weights_borrow_embedding(const struct gguf *g, const char *name, uint32_t rows,
-                                     uint32_t cols, struct embedding *e, struct error *err)
-{
-    const struct gguf_tensor *t = gguf_tensor(g, name);
-    enum weight_type type;
-    if (t == NULL || t->dims[0] != cols || t->dims[1] != rows ||
-        !weight_type_from_gguf(t->type, &type))
-        return error_set(err, STATUS_UNSUPPORTED, "%s: %s is no table of %u rows of %u numbers",
-                         gguf_path(g), name, rows, cols);
-    *e = (struct embedding){type, rows, cols, t->data, weight_row_bytes(type, cols)};
-    return STATUS_OK;
+    *e = (struct embedding){same, type, rows, cols, NULL, weight_row_bytes(type, cols)};
+    if (same != NULL)
+        return STATUS_OK;
+    w->table_bytes = t->bytes;
+    if (w->block == NULL)
+        return STATUS_OK;
+    check(w->table == NULL);
+    w->table = huge_map(t->bytes, &w->table_mapped);
+    if (w->table == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %llu MiB of embedding",
+                         (unsigned long long)t->bytes >> 20);
+    e->data = w->table;
+    read_ahead(w, t);
+    struct job job = {.w = w,
+                      .tensor = t,
+                      .table = w->table,
+                      .n_pieces = (uint32_t)((t->bytes + HUGE_PAGE - 1) / HUGE_PAGE)};
+    team_run(w->team, table_run, &job);
+    return tell(&job, err);
 }
 
 void weights_skip(struct weights *w, const char *name)
@@ -279,5 +324,9 @@ void weights_skip(struct weights *w, const char *name)
 
 void embedding_row(const struct embedding *e, uint32_t row, float *dst)
 {
+    if (e->matrix != NULL) {
+        matrix_row(e->matrix, row, dst);
+        return;
+    }
     dequantise_row(e->type, e->data + row * e->row_bytes, e->cols, dst);
 }

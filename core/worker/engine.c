@@ -158,10 +158,10 @@ static enum status make_plan(struct engine *e, struct error *err)
 {
     const struct options *o = e->options;
     e->plan.free = resources_memory(&resource_roots_default);
-    e->plan.weights = e->info.weight_bytes;
+    e->plan.weights = e->info.weight_bytes + e->info.table_bytes;
     if (e->draft.gguf != NULL) /* its head is gathered from a table of at most 2 bytes a number */
-        e->plan.weights +=
-            e->draft.info.weight_bytes + (uint64_t)e->draft.info.outputs * e->draft.info.width * 2;
+        e->plan.weights += e->draft.info.weight_bytes + e->draft.info.table_bytes +
+                           (uint64_t)e->draft.info.outputs * e->draft.info.width * 2;
     /* open pages: two a sequence while its draft is verified, and those of the prompts of a step */
     e->plan.weights +=
         (2 * o->max_running + o->prefill_chunk / KV_TILE_POSITIONS) * e->geometry.open_page;
@@ -199,7 +199,7 @@ static enum status load_draft(struct engine *e, struct error *err)
         .kv_type = d->geometry.type,
         .max_tokens = DRAFT_STEP_TOKENS,
         .context = d->info.context < DRAFT_CONTEXT ? d->info.context : DRAFT_CONTEXT,
-        .target = e->gguf,
+        .target = e->model,
     };
     enum status status = model_load(d->gguf, &options, &d->model, err);
     if (status == STATUS_OK)

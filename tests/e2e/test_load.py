@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Loading: what memory holds while the weights are repacked and afterwards, and what a load that fails or is cancelled says."""
-import pathlib, signal, subprocess, tempfile
+import os, pathlib, shutil, signal, subprocess, tempfile
 
 from harness import Site, build, default_model, main, status_figures, wait_for
 
@@ -35,6 +35,26 @@ def test_memory_of_the_default_model():
     model = default_model()
     with Site(model) as site:
         check_memory(site, model)
+
+
+def test_a_file_that_shrinks_later_is_not_missed():
+    """Once it is loaded, a worker needs nothing of its file, nor of its draft's: what maps a file dies of SIGBUS where it has been cut."""
+    def answers(site):
+        ids = [site.post(TEXT, {'prompt': list(range(first, 1000, 37)), 'max_tokens': 24, 'temperature': 0, 'ignore_eos': True}).json
+               ['choices'][0]['text'] for first in range(3, 40, 6)]
+        assert site.worker.poll() is None
+        return ids
+
+    with tempfile.TemporaryDirectory(prefix='tokenring-load-') as folder:
+        for tied in ([], ['--tied']):
+            model = synth(folder, '--type', 'q4_0', '--layers', 2, '--dim', 256, '--ffn', 512, '--heads', 4, '--kv-heads', 2, '--vocab', 2000, *tied)
+            draft = pathlib.Path(shutil.copy(model, f'{folder}/draft.gguf'))
+            with Site(model, draft=draft) as site:
+                before = answers(site)
+            with Site(model, draft=draft) as site:
+                os.truncate(model, 0)
+                os.truncate(draft, 0)
+                assert answers(site) == before
 
 
 def test_a_load_can_be_cancelled():

@@ -54,7 +54,7 @@ int main(void)
         struct gguf *g;
         struct error err = {0};
         snprintf(path, sizeof path, "%s/data/models/random-256/%s", shared, file);
-        if (gguf_open(path, &g, &err) != STATUS_OK) {
+        if (gguf_open(path, &g, &err) != STATUS_OK || gguf_map(g, &err) != STATUS_OK) {
             fprintf(stderr, "%s\n", err.text);
             return 1;
         }

@@ -218,6 +218,42 @@ START_TEST(not_finite)
 }
 END_TEST
 
+/* Rows of a repacked matrix are the file's rows, bit for bit, of every type; repacked in two parts. */
+START_TEST(rows)
+{
+    const enum weight_type type = (enum weight_type)_i;
+    const struct weight_info *info = weight_info(type);
+    const uint32_t rows = 35, cols = info->block_cols == 1 ? 20 : info->block_cols * 3;
+    const size_t row_bytes = weight_row_bytes(type, cols);
+    uint8_t *source = xmalloc(rows * row_bytes), *data = xaligned(matrix_bytes(type, rows, cols));
+    float *want = xmalloc(cols * sizeof(*want)), *have = xmalloc(cols * sizeof(*have));
+    struct matrix m;
+    uint32_t random = 7;
+    for (size_t i = 0; i < rows * row_bytes; i++) {
+        random = random * 1664525 + 1013904223;
+        source[i] = (uint8_t)(random >> 24 & 0xbf); /* no f16, f32 or exponent of ones */
+    }
+    if (type == WEIGHT_MXFP4) /* scales that are no denormals */
+        for (size_t i = 0; i < rows * row_bytes; i += info->block_bytes)
+            source[i] |= 2;
+    ck_assert(matrix_init(&m, type, rows, cols, data, NULL) == STATUS_OK);
+    ck_assert(matrix_repack(&m, source, 0, 2, NULL) == STATUS_OK);
+    ck_assert(matrix_repack(&m, source + 32 * row_bytes, 2, 3, NULL) == STATUS_OK);
+    for (uint32_t r = 0; r < rows; r++) {
+        dequantise_row(type, source + r * row_bytes, cols, want);
+        matrix_row(&m, r, have);
+        for (uint32_t i = 0; i < cols; i++)
+            ck_assert_msg(memcmp(&want[i], &have[i], sizeof(float)) == 0,
+                          "%s row %u column %u: %g, want %g", info->name, r, i, (double)have[i],
+                          (double)want[i]);
+    }
+    free(source);
+    free(data);
+    free(want);
+    free(have);
+}
+END_TEST
+
 START_TEST(shapes)
 {
     struct matrix m;
@@ -289,6 +325,7 @@ int main(void)
     tcase_add_test(tc, short_k_quants);
     tcase_add_test(tc, half_round_trip);
     tcase_add_loop_test(tc, not_finite, 0, WEIGHT_TYPES);
+    tcase_add_loop_test(tc, rows, 0, WEIGHT_TYPES);
     tcase_add_test(tc, shapes);
     tcase_add_test(tc, tiers);
     suite_add_tcase(suite, tc);

@@ -87,7 +87,9 @@ enum status student_read(struct student *s, const struct target *t, const char *
     enum status status = gguf_open(path, &g, err);
     if (status != STATUS_OK)
         return status;
-    status = read_map(g, t, &map, &n_map, err);
+    status = gguf_map(g, err);
+    if (status == STATUS_OK)
+        status = read_map(g, t, &map, &n_map, err);
     struct error found = {0};
     uint32_t n = gguf_u32(g, "llama.block_count", 0, &found);
     for (uint32_t i = 0; i < 64; i++)

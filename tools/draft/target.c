@@ -29,6 +29,8 @@ enum status target_open(struct target *t, const char *path, struct error *err)
     struct error found = {0};
     enum status status = gguf_open(path, &t->gguf, err);
     if (status == STATUS_OK)
+        status = gguf_map(t->gguf, err);
+    if (status == STATUS_OK)
         status = model_inspect(t->gguf, &t->info, err);
     if (status == STATUS_OK)
         status = tokenizer_load(t->gguf, &t->tokenizer, err);

@@ -201,6 +201,7 @@ START_TEST(exported_student)
     struct gguf *g;
     struct gguf_array array;
     fine(gguf_open(in_folder("x.draft.gguf"), &g, &err), &err);
+    fine(gguf_map(g, &err), &err);
     ck_assert_uint_eq(gguf_need_u32(g, "llama.block_count", &err), 2);
     ck_assert_uint_eq(gguf_need_u32(g, "llama.vocab_size", &err), 97);
     ck_assert_uint_eq(gguf_need_u32(g, "llama.attention.head_count", &err), 4);
@@ -258,6 +259,7 @@ START_TEST(requantised)
     toy_target(&target, &b, WEIGHT_F16);
     fine(export_requantised(&target, in_folder("q.gguf"), &err), &err);
     fine(gguf_open(in_folder("q.gguf"), &g, &err), &err);
+    fine(gguf_map(g, &err), &err);
     fine(model_inspect(g, &info, &err), &err);
     ck_assert_uint_eq(info.parameters, target.info.parameters);
     uint64_t n;

@@ -188,7 +188,7 @@ START_TEST(test_tensors)
 }
 END_TEST
 
-/* The same file from disk: mapped, advised, dropped, read again. */
+/* The same file from disk: read, mapped, dropped, read again; and when it has become shorter. */
 START_TEST(test_file)
 {
     char path[] = "/tmp/test_gguf.XXXXXX";
@@ -205,12 +205,29 @@ START_TEST(test_file)
     ck_assert_uint_eq(gguf_version(g), 2);
     const struct gguf_tensor *big = gguf_tensor(g, "big"), *a = gguf_tensor(g, "a.weight");
     gguf_fetch(g, 0, UINT64_MAX);
-    gguf_prefault(g, big->offset, big->offset + big->bytes);
+    float numbers[6];
+    ck_assert_ptr_null(a->data);
+    ck_assert_int_eq(gguf_read(g, a->offset, numbers, sizeof(numbers), &err), STATUS_OK);
+    ck_assert_float_eq(numbers[5], 6);
+    ck_assert_int_eq(gguf_read(g, gguf_file_size(g) - 2, numbers, 3, &err), STATUS_INVALID);
+    ck_assert_int_eq(gguf_map(g, &err), STATUS_OK);
     gguf_forget(g, big->offset, big->offset + big->bytes);
     gguf_forget(g, a->offset, a->offset + a->bytes);
     gguf_forget(g, 0, UINT64_MAX);
     ck_assert_float_eq(((const float *)a->data)[5], 6);
     ck_assert_float_eq(((const float *)big->data)[65535], 0);
+    gguf_free(g);
+    ck_assert_int_eq(gguf_open(path, &g, &err), STATUS_OK);
+    big = gguf_tensor(g, "big");
+    off_t cut = (off_t)big->offset + 100;
+    char there[64];
+    snprintf(there, sizeof(there), "ends at byte %lld", (long long)cut);
+    ck_assert_int_eq(truncate(path, cut), 0);
+    ck_assert_int_eq(gguf_read(g, big->offset + 96, numbers, 4, &err), STATUS_OK);
+    ck_assert_int_eq(gguf_read(g, big->offset + 96, numbers, 8, &err), STATUS_CORRUPT);
+    ck_assert_msg(strstr(err.text, path) != NULL && strstr(err.text, there) != NULL, "%s",
+                  err.text);
+    ck_assert_str_eq(tensor_type_name(big->type), "F32"); /* what was read stays */
     gguf_free(g);
     unlink(path);
     ck_assert_int_eq(gguf_open(path, &g, &err), STATUS_IO);

@@ -1,8 +1,10 @@
 /* Loading and its refusals; the step: the same bits whatever shares it, however it is cut, in every
  * tier; a sequence with a number that is not finite harms no other. */
+#define _GNU_SOURCE /* mkstemp, truncate */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "alloc/block_table.h"
 #include "core/base/xalloc.h"
@@ -216,12 +218,11 @@ struct bench {
     struct session s; /* without a file: filled by hand */
 };
 
-static void bench_open(struct bench *b, const struct toy *t, const char *tier, uint32_t threads,
+/* b->gguf is open, all else zero. */
+static void bench_load(struct bench *b, const struct toy *t, const char *tier, uint32_t threads,
                        enum kv_type kv)
 {
     struct error err = {0};
-    memset(b, 0, sizeof *b);
-    b->gguf = toy_open(t, &b->builder);
     ck_assert_int_eq(kernels_select(tier, &b->s.kernels, &err), STATUS_OK);
     ck_assert_int_eq(team_create(threads, 0, &b->s.team, &err), STATUS_OK);
     struct model_options options = {
@@ -236,6 +237,14 @@ static void bench_open(struct bench *b, const struct toy *t, const char *tier, u
     pages_set_open(b->s.pool, model_kv_geometry(b->s.model)->open_page);
     block_table_init(&b->s.table, b->s.pool);
     b->s.context = t->context;
+}
+
+static void bench_open(struct bench *b, const struct toy *t, const char *tier, uint32_t threads,
+                       enum kv_type kv)
+{
+    memset(b, 0, sizeof *b);
+    b->gguf = toy_open(t, &b->builder);
+    bench_load(b, t, tier, threads, kv);
 }
 
 static void bench_close(struct bench *b)
@@ -632,21 +641,14 @@ START_TEST(odd_shapes)
 END_TEST
 
 /* An embedding row that is not finite fails its sequence alone. */
-static void poison_row(struct bench *b, uint32_t row)
-{
-    const struct gguf_tensor *t = gguf_tensor(b->gguf, "token_embd.weight");
-    float *data = (float *)(uintptr_t)t->data;
-    data[row * t->dims[0] + 3] = __builtin_nanf("");
-}
-
 START_TEST(failure_stays_in_its_sequence)
 {
     struct toy t = quick_toy();
     struct bench b;
     uint32_t tokens[40];
     make_text(tokens, 40, 90, 9);
+    t.bad_row = 95;
     bench_open(&b, &t, NULL, 2, KV_F32);
-    poison_row(&b, 95);
     uint32_t stride = model_logits_stride(b.s.model);
     float *want = feed(&b, tokens, 40, 40);
     for (uint32_t n = 1; n <= 6; n += 5) { /* packed by each thread, and together */
@@ -736,6 +738,56 @@ START_TEST(progress_and_cancel)
 }
 END_TEST
 
+static bool shorten(void *path, double done)
+{
+    if (done > 0.3)
+        ck_assert_int_eq(truncate(path, 3000), 0);
+    return true;
+}
+
+/* A file that becomes shorter during the load is refused with tensor and place; when it is loaded,
+ * nothing of the file is needed. */
+START_TEST(a_file_that_becomes_shorter)
+{
+    struct toy t = mixed_toy();
+    t.tied = _i == 1;
+    t.vocab = 3000;
+    struct bench memory, file = {0};
+    struct error err = {0};
+    struct model *model;
+    char path[] = "/tmp/test_model.XXXXXX", text[100];
+    uint32_t tokens[40];
+    make_text(tokens, 40, t.vocab, 11);
+    bench_open(&memory, &t, NULL, 2, KV_F32);
+    int fd = mkstemp(path);
+    struct buffer *bytes = &memory.builder.out;
+    ck_assert_int_eq(write(fd, bytes->ptr, bytes->len), (ssize_t)bytes->len);
+    ck_assert_int_eq(gguf_open(path, &file.gguf, &err), STATUS_OK);
+    bench_load(&file, &t, NULL, 2, KV_F32);
+    ck_assert_int_eq(ftruncate(fd, 0), 0);
+    float *want = feed(&memory, tokens, 40, 40), *have = feed(&file, tokens, 40, 40);
+    assert_same(&memory, want, have, 40);
+    free(want);
+    free(have);
+    bench_close(&file);
+
+    ck_assert_int_eq(pwrite(fd, bytes->ptr, bytes->len, 0), (ssize_t)bytes->len);
+    ck_assert_int_eq(gguf_open(path, &file.gguf, &err), STATUS_OK);
+    struct model_options options = {.kernels = &memory.s.kernels,
+                                    .team = memory.s.team,
+                                    .progress = shorten,
+                                    .progress_data = path};
+    ck_assert_int_eq(model_load(file.gguf, &options, &model, &err), STATUS_CORRUPT);
+    snprintf(text, sizeof text, "%s: the file ends at byte 3000,", path);
+    ck_assert_msg(strstr(err.text, text) != NULL && strncmp(err.text, "tensor ", 7) == 0, "%s",
+                  err.text);
+    gguf_free(file.gguf);
+    bench_close(&memory);
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
 /* A scale that is not finite is found while repacking, and named. */
 START_TEST(bad_weights)
 {
@@ -770,13 +822,16 @@ START_TEST(a_draft_with_another_head)
     struct gguf *draft = toy_open(&t, &short_builder);
     struct kernels kernels;
     struct team *team;
-    struct model *model;
+    struct model *model, *its;
     struct error err = {0};
     ck_assert_int_eq(kernels_select(NULL, &kernels, &err), STATUS_OK);
     ck_assert_int_eq(team_create(1, 0, &team, &err), STATUS_OK);
-    struct model_options options = {.kernels = &kernels, .team = team, .target = target};
+    struct model_options options = {.kernels = &kernels, .team = team};
+    ck_assert_int_eq(model_load(target, &options, &its, &err), STATUS_OK);
+    options.target = its;
     ck_assert_int_eq(model_load(draft, &options, &model, &err), STATUS_CORRUPT);
     ck_assert_msg(strstr(err.text, "98 rows for 97 tokens") != NULL, "%s", err.text);
+    model_free(its);
     team_free(team);
     gguf_free(draft);
     gguf_free(target);
@@ -805,6 +860,7 @@ int main(void)
     tcase_add_test(c, failure_stays_in_its_sequence);
     tcase_add_test(c, progress_and_cancel);
     tcase_add_test(c, bad_weights);
+    tcase_add_loop_test(c, a_file_that_becomes_shorter, 0, 2);
     tcase_add_test(c, a_draft_with_another_head);
     suite_add_tcase(suite, c);
     suite_add_tcase(suite, slow);

@@ -19,7 +19,8 @@ struct toy {
     const char *misfit; /* this tensor gets one row (or number) more */
     const char *retype; /* this tensor gets the GGUF type number `type` */
     uint32_t type;
-    const char *skip_key;                 /* this key is left out */
+    uint32_t bad_row;     /* of an F32 embedding: has a number that is none; 0: no row */
+    const char *skip_key; /* this key is left out */
     void (*more)(struct gguf_builder *b); /* adds keys and tensors */
 };
 
@@ -103,6 +104,8 @@ static inline void toy_tensor(const struct toy *t, struct gguf_builder *b, const
                 memcpy(data + at + behind + 2, &m, 2);
         }
     }
+    if (t->bad_row > 0 && strcmp(name, "token_embd.weight") == 0)
+        memcpy(data + 4 * ((size_t)t->bad_row * cols + 3), (uint32_t[]){0x7fc00000}, 4);
     uint32_t id = info->gguf_id;
     if (t->retype != NULL && strcmp(t->retype, name) == 0)
         id = t->type;

@@ -339,7 +339,7 @@ static int test_own_draft(struct session *m, const struct stream *alone, const c
                               .team = m->team,
                               .kv_type = model_kv_geometry(m->model)->type,
                               .max_tokens = DRAFT_STEP_TOKENS,
-                              .target = m->gguf};
+                              .target = m->model};
     check(model_load(m->gguf, &o, &draft, &err) == STATUS_OK);
     size_t page = model_kv_geometry(draft)->page;
     struct arena_options a = {.limit = 8 << 20, .page_bytes = &page, .n_page_bytes = 1};
