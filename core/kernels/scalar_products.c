@@ -7,7 +7,7 @@
 #include "core/kernels/scalar_priv.h"
 #include "core/kernels/weights_priv.h"
 
-#define TILE 8u
+#define TILE 32u
 
 enum minimum { MINIMUM_NONE, MINIMUM_FLOAT, MINIMUM_INTEGER };
 
@@ -33,28 +33,85 @@ struct block {
     uint8_t min[PANEL_ROWS][2]; /* Q2_K: of the halves; Q4_K, Q5_K: [0] */
 };
 
-static void unpack_nibbles(const uint8_t *src, const uint8_t *bits, int zero, struct block *b)
+/* A block's bytes, before zero points, tables and sub-scales. A panel has them in eight groups of 64: group g is
+ * columns 4g … 4g+3 of each row. Groups are taken out whole and rows put together after that, so that
+ * compilers see loops over bytes. */
+struct bytes {
+    uint8_t group[8][64];
+};
+
+static void take_nibbles(const uint8_t *src, struct bytes *v)
 {
-    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-        uint32_t high = bits ? load_u32(bits + 4 * r) : 0;
-        for (uint32_t i = 0; i < 16; i++) {
-            uint8_t byte = src[64 * (i / 4) + 4 * r + i % 4];
-            /* column 16h + i is group g = 4h + i/4, byte i%4: its fifth bit is bit 8(i%4) + g */
-            int low = (byte & 15) | (int)(high >> (8 * (i % 4) + i / 4) & 1) << 4;
-            int top = byte >> 4 | (int)(high >> (8 * (i % 4) + 4 + i / 4) & 1) << 4;
-            b->q[r][i] = (int16_t)(low - zero);
-            b->q[r][i + 16] = (int16_t)(top - zero);
+    for (uint32_t g = 0; g < 4; g++)
+        for (uint32_t i = 0; i < 64; i++) {
+            v->group[g][i] = src[64 * g + i] & 15;
+            v->group[g + 4][i] = src[64 * g + i] >> 4;
         }
+}
+
+/* Bit g of each byte is group g's, to stand at bit `to`. */
+static void take_bits(const uint8_t *bits, unsigned to, struct bytes *v)
+{
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t i = 0; i < 64; i++)
+            v->group[g][i] |= (uint8_t)((bits[i] >> g & 1) << to);
+}
+
+static void take_pairs(const uint8_t *src, struct bytes *v)
+{
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t i = 0; i < 64; i++)
+            v->group[g][i] = src[64 * (g / 4) + i] >> 2 * (g % 4) & 3;
+}
+
+static void take_q6(const uint8_t *low, const uint8_t *high, struct bytes *v)
+{
+    for (uint32_t g = 0; g < 8; g++) {
+        const uint8_t *nibbles = low + 64 * (g / 2), *pairs = high + 64 * (g / 4);
+        const unsigned shift = 4 * (g & 1), at = (4 + 2 * g) & 7;
+        for (uint32_t i = 0; i < 64; i++)
+            v->group[g][i] = (uint8_t)((nibbles[i] >> shift & 15) | (pairs[i] >> at & 3) << 4);
     }
 }
 
-/* Nibbles that are indices of a table. */
-static void unpack_table(const int8_t *table, const uint8_t *src, struct block *b)
+static void put_rows(const struct bytes *v, uint8_t rows[PANEL_ROWS][32])
 {
-    unpack_nibbles(src, NULL, 0, b);
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t r = 0; r < PANEL_ROWS; r++)
+            memcpy(rows[r] + 4 * g, v->group[g] + 4 * r, 4);
+}
+
+/* q = byte − zero. */
+static void put_numbers(const struct bytes *v, int zero, struct block *b)
+{
+    uint8_t rows[PANEL_ROWS][32];
+    put_rows(v, rows);
     for (uint32_t r = 0; r < PANEL_ROWS; r++)
         for (uint32_t i = 0; i < 32; i++)
-            b->q[r][i] = table[b->q[r][i]];
+            b->q[r][i] = (int16_t)(rows[r][i] - zero);
+}
+
+/* q = scale · (byte − zero), a scale for each 16. */
+static void put_scaled(const struct bytes *v, int zero, int16_t scales[PANEL_ROWS][2],
+                       struct block *b)
+{
+    put_numbers(v, zero, b);
+    for (uint32_t r = 0; r < 2 * PANEL_ROWS; r++) {
+        int16_t *half = b->q[r / 2] + 16 * (r % 2);
+        const int16_t scale = scales[r / 2][r % 2];
+        for (uint32_t i = 0; i < 16; i++)
+            half[i] = (int16_t)(half[i] * scale);
+    }
+}
+
+/* Bytes are indices of a table. */
+static void put_table(const struct bytes *v, const int8_t *table, struct block *b)
+{
+    uint8_t rows[PANEL_ROWS][32];
+    put_rows(v, rows);
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        for (uint32_t i = 0; i < 32; i++)
+            b->q[r][i] = table[rows[r][i]];
 }
 
 static void unpack_block32(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -64,6 +121,7 @@ static void unpack_block32(const struct matrix *w, const uint8_t *panel, uint32_
     const bool has_bits = w->type == WEIGHT_Q5_0 || w->type == WEIGHT_Q5_1;
     const uint8_t *unit = panel + (size_t)(index / 2) * weight_info(w->type)->unit_bytes;
     const uint32_t half = index & 1;
+    struct bytes v;
 
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         b->d[r] = f16_to_f32(load_u16(unit + UNIT_D + 32 * half + 2 * r));
@@ -71,17 +129,21 @@ static void unpack_block32(const struct matrix *w, const uint8_t *panel, uint32_
     }
     const uint8_t *src = unit + (has_min ? 128 : 64);
     if (w->type == WEIGHT_Q8_0) {
-        for (uint32_t r = 0; r < PANEL_ROWS; r++)
-            for (uint32_t i = 0; i < 32; i++)
-                b->q[r][i] = (int8_t)src[512 * half + 64 * (i / 4) + 4 * r + i % 4];
+        for (uint32_t g = 0; g < 8; g++) /* −128 … 127 to 0 … 255 */
+            for (uint32_t i = 0; i < 64; i++)
+                v.group[g][i] = src[512 * half + 64 * g + i] ^ 128;
+        put_numbers(&v, 128, b);
         return;
     }
     src += half * (NIBBLES_BYTES + (has_bits ? BITS_BYTES : 0));
+    take_nibbles(src, &v);
     if (w->type == WEIGHT_IQ4_NL) {
-        unpack_table(iq4_values, src, b);
+        put_table(&v, iq4_values, b);
         return;
     }
-    unpack_nibbles(src, has_bits ? src + NIBBLES_BYTES : NULL, has_min ? 0 : has_bits ? 16 : 8, b);
+    if (has_bits)
+        take_bits(src + NIBBLES_BYTES, 4, &v);
+    put_numbers(&v, has_min ? 0 : has_bits ? 16 : 8, b);
 }
 
 static void unpack_q45_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -90,17 +152,20 @@ static void unpack_q45_k(const struct matrix *w, const uint8_t *panel, uint32_t 
     const bool has_bits = w->type == WEIGHT_Q5_K;
     const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
     const uint32_t s = index % 8;
+    int16_t scales[PANEL_ROWS][2];
+    struct bytes v;
 
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
         b->m[r] = f16_to_f32(load_u16(unit + K_DMIN + 2 * r));
         b->min[r][0] = unit[K_M + 32 * (s / 2) + 2 * r + (s & 1)];
+        scales[r][0] = scales[r][1] = unit[K_SC + 16 * s + r];
     }
     const uint8_t *src = unit + K_QUANTS + s * (NIBBLES_BYTES + (has_bits ? BITS_BYTES : 0));
-    unpack_nibbles(src, has_bits ? src + NIBBLES_BYTES : NULL, 0, b);
-    for (uint32_t r = 0; r < PANEL_ROWS; r++)
-        for (uint32_t i = 0; i < 32; i++)
-            b->q[r][i] = (int16_t)(b->q[r][i] * unit[K_SC + 16 * s + r]);
+    take_nibbles(src, &v);
+    if (has_bits)
+        take_bits(src + NIBBLES_BYTES, 4, &v);
+    put_scaled(&v, 0, scales, b);
 }
 
 static void unpack_q6_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -108,20 +173,19 @@ static void unpack_q6_k(const struct matrix *w, const uint8_t *panel, uint32_t i
 {
     const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
     const uint32_t s = index % 8;
-    const uint8_t *low = unit + Q6_QUANTS + s * Q6_BLOCK_BYTES, *high = low + Q6_LOW_BYTES;
+    const uint8_t *low = unit + Q6_QUANTS + s * Q6_BLOCK_BYTES;
+    int16_t scales[PANEL_ROWS][2];
+    struct bytes v;
 
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
         b->m[r] = 0.0f;
         b->min[r][0] = 0;
-        for (uint32_t i = 0; i < 32; i++) {
-            uint32_t h = i / 16, group = i / 4 % 4, byte = i % 4;
-            uint32_t lo = low[64 * (2 * h + group / 2) + 4 * r + byte] >> (group & 1 ? 4 : 0) & 15;
-            uint32_t hi = high[64 * h + 4 * r + byte] >> ((4 + 2 * group) & 7) & 3;
-            int scale = (int8_t)unit[Q6_SC + 32 * s + 16 * h + r];
-            b->q[r][i] = (int16_t)(scale * ((int)(lo | hi << 4) - 32));
-        }
+        for (uint32_t h = 0; h < 2; h++)
+            scales[r][h] = (int8_t)unit[Q6_SC + 32 * s + 16 * h + r];
     }
+    take_q6(low, low + Q6_LOW_BYTES, &v);
+    put_scaled(&v, 32, scales, b);
 }
 
 static void unpack_mxfp4(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -129,9 +193,11 @@ static void unpack_mxfp4(const struct matrix *w, const uint8_t *panel, uint32_t 
 {
     const uint8_t *unit = panel + (size_t)(index / 2) * weight_info(w->type)->unit_bytes;
     const uint32_t half = index & 1;
+    struct bytes v;
     for (uint32_t r = 0; r < PANEL_ROWS; r++)
         b->d[r] = bits_to_f32((uint32_t)unit[16 * half + r] << 23);
-    unpack_table(mxfp4_values, unit + 64 + NIBBLES_BYTES * half, b);
+    take_nibbles(unit + 64 + NIBBLES_BYTES * half, &v);
+    put_table(&v, mxfp4_values, b);
 }
 
 static void unpack_iq4_xs(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -139,10 +205,12 @@ static void unpack_iq4_xs(const struct matrix *w, const uint8_t *panel, uint32_t
 {
     const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
     const uint32_t s = index % 8;
+    struct bytes v;
     for (uint32_t r = 0; r < PANEL_ROWS; r++)
         b->d[r] =
             f16_to_f32(load_u16(unit + K_D + 2 * r)) * (float)(int8_t)unit[XS_SC + 16 * s + r];
-    unpack_table(iq4_values, unit + XS_QUANTS + NIBBLES_BYTES * s, b);
+    take_nibbles(unit + XS_QUANTS + NIBBLES_BYTES * s, &v);
+    put_table(&v, iq4_values, b);
 }
 
 static void unpack_q23_k(const struct matrix *w, const uint8_t *panel, uint32_t index,
@@ -152,20 +220,22 @@ static void unpack_q23_k(const struct matrix *w, const uint8_t *panel, uint32_t 
     const uint8_t *unit = panel + (size_t)(index / 8) * weight_info(w->type)->unit_bytes;
     const uint32_t s = index % 8;
     const uint8_t *pairs = unit + HALVES_QUANTS + (PAIRS_BYTES + (has_bits ? BITS_BYTES : 0)) * s;
+    int16_t scales[PANEL_ROWS][2];
+    struct bytes v;
 
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         const uint8_t *sc = unit + HALVES_SC + 32 * s + 2 * r;
-        const uint32_t bits = has_bits ? load_u32(pairs + PAIRS_BYTES + 4 * r) : 0;
         b->d[r] = f16_to_f32(load_u16(unit + K_D + 2 * r));
         b->m[r] = has_bits ? 0.0f : f16_to_f32(load_u16(unit + K_DMIN + 2 * r));
-        for (uint32_t h = 0; h < 2; h++)
+        for (uint32_t h = 0; h < 2; h++) {
             b->min[r][h] = has_bits ? 0 : sc[h] >> 4;
-        for (uint32_t i = 0; i < 32; i++) {
-            int q = pairs[64 * (i / 16) + 4 * r + i % 4] >> (2 * (i / 4 % 4)) & 3;
-            q |= (int)(bits >> (8 * (i % 4) + i / 4) & 1) << 2;
-            b->q[r][i] = (int16_t)(has_bits ? (int8_t)sc[i / 16] * (q - 4) : (sc[i / 16] & 15) * q);
+            scales[r][h] = has_bits ? (int8_t)sc[h] : sc[h] & 15;
         }
     }
+    take_pairs(pairs, &v);
+    if (has_bits)
+        take_bits(pairs + PAIRS_BYTES, 2, &v);
+    put_scaled(&v, has_bits ? 4 : 0, scales, b);
 }
 
 static void unpack(const struct matrix *w, const uint8_t *panel, uint32_t index, struct block *b)
@@ -193,17 +263,30 @@ static void unpack(const struct matrix *w, const uint8_t *panel, uint32_t index,
     }
 }
 
-static void accumulate(const struct block *b, const struct act_block *x, enum minimum minimum,
-                       float *f)
+/* sums[r] = Σ row r · x. Equal types, and sums apart from what becomes of them: compilers see a dot product. */
+static void dots(const struct block *b, const int8_t x[32], int32_t sums[PANEL_ROWS])
 {
-    int32_t halves[2] = {0, 0};
+    int16_t wide[32];
     for (uint32_t i = 0; i < 32; i++)
-        halves[i / 16] += x->q[i];
+        wide[i] = x[i];
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         int32_t sum = 0;
         for (uint32_t i = 0; i < 32; i++)
-            sum += b->q[r][i] * x->q[i];
-        f[r] = fmaf((float)sum, b->d[r] * x->d, f[r]);
+            sum += b->q[r][i] * wide[i];
+        sums[r] = sum;
+    }
+}
+
+static void accumulate(const struct block *b, const struct act_block *x, enum minimum minimum,
+                       float *f)
+{
+    int32_t halves[2] = {0, 0}, sums[PANEL_ROWS];
+    dots(b, x->q, sums);
+    if (minimum == MINIMUM_INTEGER)
+        for (uint32_t i = 0; i < 32; i++)
+            halves[i / 16] += x->q[i];
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        f[r] = fmaf((float)sums[r], b->d[r] * x->d, f[r]);
         if (minimum == MINIMUM_FLOAT)
             f[r] = fmaf(b->m[r], x->dsum, f[r]);
         if (minimum == MINIMUM_INTEGER) {
@@ -257,14 +340,12 @@ struct sums256 {
 
 static void accumulate256(const struct block *b, const struct act_block256 *x, struct sums256 *s)
 {
-    int32_t all = 0;
+    int32_t all = 0, sums[PANEL_ROWS];
+    dots(b, x->q, sums);
     for (uint32_t i = 0; i < 32; i++)
         all += x->q[i];
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-        int32_t sum = 0;
-        for (uint32_t i = 0; i < 32; i++)
-            sum += b->q[r][i] * x->q[i];
-        s->i[r] += sum * (1 << x->shift);
+        s->i[r] += sums[r] * (1 << x->shift);
         s->b[r] += b->min[r][0] * all * (1 << x->shift);
     }
 }

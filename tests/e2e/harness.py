@@ -34,6 +34,11 @@ def tier():
     return os.environ.get('TOKENRING_TIER', '')
 
 
+def patience():
+    """What waits are multiplied by: the scalar tier makes about a tenth of the tokens that others do."""
+    return 10 if tier() == 'scalar' else 1
+
+
 def stories(kind='F32'):
     """The path of a stories260K file (F32, F16, Q8_0)."""
     if not shared.is_dir():
@@ -59,6 +64,7 @@ def free_port():
 
 def wait_for(what, condition, seconds=20, every=0.02):
     """Waits until condition() is true; raises with `what` when it never becomes so."""
+    seconds *= patience()
     end = time.time() + seconds
     while time.time() < end:
         value = condition()
@@ -85,7 +91,7 @@ class Stream:
         self.sock = socket.socket()
         if receive_buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(120)
+        self.sock.settimeout(120 * patience())
         self.sock.connect(('127.0.0.1', port))
         head = f'POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n'
         head += ''.join(f'{k}: {v}\r\n' for k, v in (headers or {}).items())
@@ -256,7 +262,7 @@ http {{
                 process.send_signal(signal.SIGCONT)
                 process.send_signal(how)
                 try:
-                    process.wait(15)
+                    process.wait(15 * patience())
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
@@ -282,7 +288,7 @@ http {{
         return (self.dir / 'error.log').read_text(errors='replace')
 
     def request(self, method, path, body=None, headers=None, timeout=120):
-        connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=timeout)
+        connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=timeout * patience())
         try:
             if isinstance(body, (dict, list)):
                 body = json.dumps(body)
