@@ -8,8 +8,9 @@
  * hide the latency. Q4_K, Q5_K and Q6_K stay integers over 256 columns (tile256): what multiplies costs time
  * here, and a vector product, a scale and a fold a block are one instruction less each.
  *
- * For many columns a panel is unpacked once into a buffer that stays in the second-level cache: 10 % in Q6_K, whose
- * unpacking is the longest, nothing in Q4_0.
+ * Many columns: where unpacking is long (Q6_K: 10 %) a panel is unpacked once into a buffer that stays in the
+ * second-level cache. Where it is short that costs 3–5 %, more than it saves; there the columns go through the panels in
+ * blocks that stay in that cache (2 %).
  *
  * Panels are read one after the other: on Zen 4 one stream a thread is as fast as memory (measured: 30 GB/s
  * where two streams give 26 and four 15); up to two columns the hardware prefetches best by itself, from
@@ -26,9 +27,12 @@
 #define PREFETCH_BYTES 4608u
 #define PREFETCH_FROM 3u
 /* From so many columns on, all tiles have MAX_NC or one less, and a panel of up to READY_BLOCKS blocks is unpacked
- * once for all of them. */
+ * once for all of them, if its type wants that. */
 #define READY_FROM 49u
 #define READY_BLOCKS 256u
+/* Activations of the columns that go through the panels together, if that is more than BLOCK_LEAST columns. */
+#define BLOCK_BYTES (256u << 10)
+#define BLOCK_LEAST 64u
 
 /* sum += weights · the column's group g, broadcast by the instruction itself: compilers load it to a register
  * for all panels of a tile and run out of registers. */
@@ -282,7 +286,8 @@ INLINE void unpack_all(enum weight_type type, const uint8_t *w, uint32_t units,
 struct tiles {
     tile_fn *plain[MAX_NC + 1];
     tile_fn *ready[2]; /* of MAX_NC − 1 and of MAX_NC columns */
-    void (*unpack)(const uint8_t *w, uint32_t units, struct block512 *ready);
+    void (*unpack)(const uint8_t *w, uint32_t units,
+                   struct block512 *ready); /* NULL: never ready */
 };
 
 /* One panel, n columns. */
@@ -322,20 +327,34 @@ static void product_ready(const struct tiles *fns, const struct matrix *w, uint3
     }
 }
 
-static void product(const struct tiles *fns, const struct matrix *w, uint32_t p0, uint32_t p1,
-                    const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+static void product_plain(const struct tiles *fns, const struct matrix *w, uint32_t p0, uint32_t p1,
+                          const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy,
+                          bool add)
 {
     struct tile t = {.units = w->units, .stride = x->stride, .ldy = ldy, .add = add};
-
-    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
-    if (n >= READY_FROM && w->cols <= 32 * READY_BLOCKS) {
-        product_ready(fns, w, p0, p1, x, c0, n, y, ldy, add);
-        return;
-    }
     for (uint32_t p = p0; p < p1; p++) {
         t.w = w->data + p * w->panel_bytes;
         t.rows = first16(w->rows - p * PANEL_ROWS);
         product_panel(fns, &t, x, c0, n, y + (size_t)p * PANEL_ROWS, w->panel_bytes);
+    }
+}
+
+static void product(const struct tiles *fns, const struct matrix *w, uint32_t p0, uint32_t p1,
+                    const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy, bool add)
+{
+    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
+    if (fns->unpack != NULL && n >= READY_FROM && w->cols <= 32 * READY_BLOCKS) {
+        product_ready(fns, w, p0, p1, x, c0, n, y, ldy, add);
+        return;
+    }
+    uint32_t most = (uint32_t)(BLOCK_BYTES / x->stride);
+    most = most < BLOCK_LEAST ? BLOCK_LEAST : most;
+    for (uint32_t c = 0, blocks = (n + most - 1) / most; c < n; blocks--) {
+        /* Whole tiles, as even as they allow. */
+        uint32_t columns = ((n - c) / blocks + MAX_NC - 1) / MAX_NC * MAX_NC;
+        columns = blocks == 1 || columns > n - c ? n - c : columns;
+        product_plain(fns, w, p0, p1, x, c0 + c, columns, y + c * ldy, ldy, add);
+        c += columns;
     }
 }
 
@@ -347,7 +366,7 @@ static void product(const struct tiles *fns, const struct matrix *w, uint32_t p0
         else                                                                                       \
             tile_run(WEIGHT_##type, nc, ready, t);                                                 \
     }
-#define TILES(type)                                                                                \
+#define PLAIN_TILES(type)                                                                          \
     TILE(plain, type, 1, false)                                                                    \
     TILE(plain, type, 2, false)                                                                    \
     TILE(plain, type, 3, false)                                                                    \
@@ -355,39 +374,46 @@ static void product(const struct tiles *fns, const struct matrix *w, uint32_t p0
     TILE(plain, type, 5, false)                                                                    \
     TILE(plain, type, 6, false)                                                                    \
     TILE(plain, type, 7, false)                                                                    \
-    TILE(plain, type, 8, false)                                                                    \
+    TILE(plain, type, 8, false)
+#define PLAIN_NAMES(type)                                                                          \
+    {                                                                                              \
+        NULL, plain_##type##_1, plain_##type##_2, plain_##type##_3, plain_##type##_4,              \
+            plain_##type##_5, plain_##type##_6, plain_##type##_7, plain_##type##_8                 \
+    }
+#define PRODUCT(type, ...)                                                                         \
+    static void product_##type(const struct matrix *w, uint32_t p0, uint32_t p1,                   \
+                               const struct acts *x, uint32_t c0, uint32_t n, float *y,            \
+                               size_t ldy, bool add)                                               \
+    {                                                                                              \
+        static const struct tiles fns = {PLAIN_NAMES(type), __VA_ARGS__};                          \
+        product(&fns, w, p0, p1, x, c0, n, y, ldy, add);                                           \
+    }
+#define TILES(type)                                                                                \
+    PLAIN_TILES(type)                                                                              \
+    PRODUCT(type, {NULL, NULL}, NULL)
+#define READY_TILES(type)                                                                          \
+    PLAIN_TILES(type)                                                                              \
     TILE(ready, type, 7, true)                                                                     \
     TILE(ready, type, 8, true)                                                                     \
     static void unpack_##type(const uint8_t *w, uint32_t units, struct block512 *ready)            \
     {                                                                                              \
         unpack_all(WEIGHT_##type, w, units, ready);                                                \
     }                                                                                              \
-    static void product_##type(const struct matrix *w, uint32_t p0, uint32_t p1,                   \
-                               const struct acts *x, uint32_t c0, uint32_t n, float *y,            \
-                               size_t ldy, bool add)                                               \
-    {                                                                                              \
-        static const struct tiles fns = {                                                          \
-            {NULL, plain_##type##_1, plain_##type##_2, plain_##type##_3, plain_##type##_4,         \
-             plain_##type##_5, plain_##type##_6, plain_##type##_7, plain_##type##_8},              \
-            {ready_##type##_7, ready_##type##_8},                                                  \
-            unpack_##type,                                                                         \
-        };                                                                                         \
-        product(&fns, w, p0, p1, x, c0, n, y, ldy, add);                                           \
-    }
+    PRODUCT(type, {ready_##type##_7, ready_##type##_8}, unpack_##type)
 
 TILES(Q8_0)
 TILES(Q4_0)
 TILES(Q4_1)
-TILES(Q5_0)
-TILES(Q5_1)
-TILES(Q4_K)
-TILES(Q5_K)
-TILES(Q6_K)
 TILES(IQ4_NL)
 TILES(IQ4_XS)
 TILES(MXFP4)
-TILES(Q2_K)
-TILES(Q3_K)
+READY_TILES(Q5_0)
+READY_TILES(Q5_1)
+READY_TILES(Q4_K)
+READY_TILES(Q5_K)
+READY_TILES(Q6_K)
+READY_TILES(Q2_K)
+READY_TILES(Q3_K)
 
 void avx512_fill_products(struct kernels *k)
 {

@@ -24,29 +24,72 @@ static inline __m512i quantise(__m512 x, __m512 inverse)
     return _mm512_max_epi32(_mm512_min_epi32(q, _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
 }
 
-/* Quantises 32 numbers; false if one is not finite. */
-static inline bool pack_block(__m512 x0, __m512 x1, struct act_block *b)
-{
-    const uint32_t largest =
-        (uint32_t)_mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(x0), magnitude(x1)));
+/* Four blocks are packed at a time: their maxima, sums and scales stand side by side in one vector. */
+#define GROUP 4
 
-    if (largest >= 0x7f800000)
+/* Largest of each of four vectors. */
+static inline __m128i largest_of_4(const __m512i m[GROUP])
+{
+    const __m512i a =
+        _mm512_max_epu32(_mm512_unpacklo_epi32(m[0], m[1]), _mm512_unpackhi_epi32(m[0], m[1]));
+    const __m512i b =
+        _mm512_max_epu32(_mm512_unpacklo_epi32(m[2], m[3]), _mm512_unpackhi_epi32(m[2], m[3]));
+    const __m512i c = _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    const __m256i d = _mm256_max_epu32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+    return _mm_max_epu32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
+}
+
+/* Quantises four blocks, of which the first n are stored; false if a number of them is not finite. No product
+ * x · inverse lies beyond ±127 by more than its rounding, so that no integer needs to be clamped. */
+static inline bool pack_group4(const __m512 x[2 * GROUP], struct act_block *b, uint32_t n)
+{
+    __m512i m[GROUP], bytes[2], sums[2];
+    for (int i = 0; i < GROUP; i++)
+        m[i] = _mm512_max_epu32(magnitude(x[2 * i]), magnitude(x[2 * i + 1]));
+    const __m128i largest = largest_of_4(m);
+    if (_mm_cmpge_epu32_mask(largest, _mm_set1_epi32(0x7f800000)) != 0)
         return false;
-    const float amax = bits_to_f32(largest);
-    if (amax < PACK_TINY) {
-        memset(b, 0, sizeof(*b));
-        return true;
+
+    const __m128 amax = _mm_castsi128_ps(largest), most = _mm_set1_ps(127.0f);
+    const __mmask8 some = _mm_cmp_ps_mask(amax, _mm_set1_ps(PACK_TINY), _CMP_GE_OQ);
+    const __m512 inverse = _mm512_broadcast_f32x4(_mm_maskz_div_ps(some, most, amax));
+    const __m128 d = _mm_maskz_div_ps(some, amax, most);
+    /* packs leaves 128 bits with four bytes of each half of both blocks; a half has its own 128 bits after it. */
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    for (int i = 0; i < 2; i++) {
+        const __m512 f0 =
+            i == 0 ? _mm512_permute_ps(inverse, 0x00) : _mm512_permute_ps(inverse, 0xaa);
+        const __m512 f1 =
+            i == 0 ? _mm512_permute_ps(inverse, 0x55) : _mm512_permute_ps(inverse, 0xff);
+        const __m512i first =
+            _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(x[4 * i], f0)),
+                               _mm512_cvtps_epi32(_mm512_mul_ps(x[4 * i + 1], f0)));
+        const __m512i second =
+            _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(x[4 * i + 2], f1)),
+                               _mm512_cvtps_epi32(_mm512_mul_ps(x[4 * i + 3], f1)));
+        bytes[i] = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second));
+        sums[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), bytes[i]);
     }
-    const __m512 inverse = _mm512_set1_ps(127.0f / amax);
-    const __m512i q0 = quantise(x0, inverse), q1 = quantise(x1, inverse);
-    _mm_storeu_si128((void *)b->q, _mm512_cvtepi32_epi8(q0));
-    _mm_storeu_si128((void *)(b->q + 16), _mm512_cvtepi32_epi8(q1));
-    const int32_t sum16 = _mm512_reduce_add_epi32(q0);
-    const int32_t sum = sum16 + _mm512_reduce_add_epi32(q1);
-    b->d = amax / 127.0f;
-    b->dsum = b->d * (float)sum;
-    b->seed = -8 * sum;
-    b->seed16 = -8 * sum16;
+    /* Sums of 16: 128 bits hold a half of a block of bytes[0] and of bytes[1], twice. */
+    __m512i halves = _mm512_add_epi32(_mm512_unpacklo_epi32(sums[0], sums[1]),
+                                      _mm512_unpackhi_epi32(sums[0], sums[1]));
+    halves = _mm512_add_epi32(halves, _mm512_shuffle_epi32(halves, _MM_PERM_BADC));
+    const __m512i ordered = _mm512_permutexvar_epi32(
+        _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 13, 5, 12, 4, 9, 1, 8, 0), halves);
+    const __m128i sum16 = _mm512_castsi512_si128(ordered);
+    const __m128i sum = _mm_add_epi32(sum16, _mm512_extracti32x4_epi32(ordered, 1));
+    const __m128i seed = _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(sum, 3));
+    const __m128i seed16 = _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(sum16, 3));
+    __m128 t0 = d, t1 = _mm_mul_ps(d, _mm_cvtepi32_ps(sum)), t2 = _mm_castsi128_ps(seed),
+           t3 = _mm_castsi128_ps(seed16);
+    _MM_TRANSPOSE4_PS(t0, t1, t2, t3);
+    const __m128 tails[GROUP] = {t0, t1, t2, t3};
+    for (uint32_t i = 0; i < n; i++, b++) {
+        const __m512i pair = bytes[i / 2];
+        _mm256_storeu_si256((void *)b->q, i % 2 == 0 ? _mm512_castsi512_si256(pair)
+                                                     : _mm512_extracti64x4_epi64(pair, 1));
+        _mm_storeu_ps(&b->d, tails[i]);
+    }
     return true;
 }
 
@@ -60,10 +103,12 @@ static inline void pack_tail(uint32_t cols, void *dst)
 static bool pack_q8(const float *x, uint32_t cols, void *dst)
 {
     struct act_block *b = dst;
-    for (uint32_t i = 0; i < cols; i += 32) {
-        __m512 x0 = load_first(x, i, cols);
-        __m512 x1 = i + 16 < cols ? load_first(x, i + 16, cols) : _mm512_setzero_ps();
-        if (!pack_block(x0, x1, b++)) {
+    for (uint32_t i = 0; i < cols; i += 32 * GROUP, b += GROUP) {
+        const uint32_t blocks = (cols - i + 31) / 32;
+        __m512 v[2 * GROUP];
+        for (uint32_t j = 0; j < 2 * GROUP; j++)
+            v[j] = i + 16 * j < cols ? load_first(x, i + 16 * j, cols) : _mm512_setzero_ps();
+        if (!pack_group4(v, b, blocks < GROUP ? blocks : GROUP)) {
             memset(dst, 0, acts_stride(ACTS_Q8, cols));
             return false;
         }
@@ -174,10 +219,12 @@ static bool norm_pack_q8(const float *x, const float *w, float eps, uint32_t col
 {
     struct act_block *b = dst;
     const __m512 r = _mm512_set1_ps(norm_factor(x, eps, cols));
-    for (uint32_t i = 0; i < cols; i += 32) {
-        __m512 y0 = norm_at(x, w, r, i, cols);
-        __m512 y1 = i + 16 < cols ? norm_at(x, w, r, i + 16, cols) : _mm512_setzero_ps();
-        if (!pack_block(y0, y1, b++)) {
+    for (uint32_t i = 0; i < cols; i += 32 * GROUP, b += GROUP) {
+        const uint32_t blocks = (cols - i + 31) / 32;
+        __m512 y[2 * GROUP];
+        for (uint32_t j = 0; j < 2 * GROUP; j++)
+            y[j] = i + 16 * j < cols ? norm_at(x, w, r, i + 16 * j, cols) : _mm512_setzero_ps();
+        if (!pack_group4(y, b, blocks < GROUP ? blocks : GROUP)) {
             memset(dst, 0, acts_stride(ACTS_Q8, cols));
             return false;
         }

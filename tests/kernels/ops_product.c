@@ -143,6 +143,14 @@ static void check_product(const struct pair *pair)
     free(want);
     problem_free(&p);
 
+    /* So wide that not all columns stay in a cache. */
+    p = problem_make(&pair->scalar, type, 17, 5120, 150, FILL_RANDOM, FILL_RANDOM, &r);
+    want = reference(pair, &p);
+    for (uint32_t n = 126; n <= 149; n += n < 130 ? 1 : 19)
+        compare(pair, &p, want, 0, p.w.panels, 149 - n, n, n & 1, "wide");
+    free(want);
+    problem_free(&p);
+
     /* Shapes: one row, whole panels, many panels, one block and more. */
     static const uint32_t rows[] = {1, 15, 16, 17, 32, 64, 144, 211};
     static const uint32_t blocks[] = {1, 2, 3, 4, 9};
