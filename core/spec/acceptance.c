@@ -1,28 +1,58 @@
 #include "core/spec/acceptance.h"
 
-#include <stdbool.h>
-
-#define STANDS_FOR 4.0   /* tries of a request that experience with all others stands for */
-#define GUESS 4.0        /* tries of all that the first guess stands for */
+#define STANDS_FOR 6.0   /* tries of a request that experience with all others stands for */
+#define GUESS 6.0        /* tries of all that the first guess stands for */
 #define FULL_MINE 32.0f  /* a request's count is halved there */
 #define FULL_ALL 1024.0f /* the common count */
 
 /* Before anything is known. */
 static const double first_guess[DRAFT_KINDS] = {
-    [DRAFT_TEXT_2] = 0.4,   [DRAFT_TEXT_3] = 0.5,    [DRAFT_TEXT_4] = 0.65,
-    [DRAFT_TEXT_6] = 0.75,  [DRAFT_TEXT_10] = 0.85,  [DRAFT_STORE_3] = 0.4,
-    [DRAFT_STORE_6] = 0.65, [DRAFT_STORE_10] = 0.85, [DRAFT_MODEL_0] = 0.2,
-    [DRAFT_MODEL_20] = 0.3, [DRAFT_MODEL_40] = 0.45, [DRAFT_MODEL_60] = 0.6,
-    [DRAFT_MODEL_80] = 0.8,
+    /* alone, confirmed, disputed */
+    0.45,
+    0.85,
+    0.20, /* 2 equal tokens */
+    0.60,
+    0.90,
+    0.30, /* 3 */
+    0.68,
+    0.93,
+    0.40, /* 4-5 */
+    0.80,
+    0.96,
+    0.45, /* 6-9 */
+    0.90,
+    0.98,
+    0.65, /* more */
+    [DRAFT_STORE_3] = 0.4,
+    [DRAFT_STORE_6] = 0.65,
+    [DRAFT_STORE_10] = 0.85,
+    /* A model that was trained as a model knows how sure it is. */
+    [DRAFT_MODEL] = 0.07,
+    0.15,
+    0.25,
+    0.35,
+    0.45,
+    0.55,
+    0.65,
+    0.75,
+    0.85,
+    0.95,
+    [DRAFT_DRAWN] = 0.18,
+    0.23,
+    0.27,
+    0.31,
+    0.36,
+    0.40,
+    0.45,
+    0.50,
+    0.60,
+    0.80,
 };
 
-enum draft_kind draft_kind_text(uint32_t n)
+enum draft_kind draft_kind_text(uint32_t n, enum draft_second second)
 {
-    return n >= 10  ? DRAFT_TEXT_10
-           : n >= 6 ? DRAFT_TEXT_6
-           : n >= 4 ? DRAFT_TEXT_4
-           : n == 3 ? DRAFT_TEXT_3
-                    : DRAFT_TEXT_2;
+    uint32_t length = n >= 10 ? 4 : n >= 6 ? 3 : n >= 4 ? 2 : n == 3 ? 1 : 0;
+    return (enum draft_kind)(DRAFT_TEXT + length * DRAFT_SECONDS + second);
 }
 
 enum draft_kind draft_kind_store(uint32_t n)
@@ -30,15 +60,16 @@ enum draft_kind draft_kind_store(uint32_t n)
     return n >= 10 ? DRAFT_STORE_10 : n >= 6 ? DRAFT_STORE_6 : DRAFT_STORE_3;
 }
 
-enum draft_kind draft_kind_model(float p)
+enum draft_kind draft_kind_model(float p, bool drawn)
 {
-    int fifth = p >= 0.8f ? 4 : p >= 0.6f ? 3 : p >= 0.4f ? 2 : p >= 0.2f ? 1 : 0;
-    return (enum draft_kind)(DRAFT_MODEL_0 + fifth);
+    uint32_t tenth = p > 0 ? (uint32_t)(p * (float)DRAFT_TENTHS) : 0;
+    return (enum draft_kind)((drawn ? DRAFT_DRAWN : DRAFT_MODEL) +
+                             (tenth < DRAFT_TENTHS ? tenth : DRAFT_TENTHS - 1));
 }
 
 static uint32_t group_of(uint32_t place)
 {
-    return place >= 8 ? 4 : place >= 4 ? 3 : place >= 2 ? 2 : place;
+    return place >= 4 ? 2 : place >= 1 ? 1 : 0;
 }
 
 static double mixed(double accepted, double tried, double before, double weight)
@@ -53,21 +84,6 @@ double acceptance_of(const struct acceptance *all, const struct acceptance *mine
     double common = mixed((double)all->accepted[kind][g], (double)all->tried[kind][g],
                           first_guess[kind], GUESS);
     return mixed((double)mine->accepted[kind][g], (double)mine->tried[kind][g], common, STANDS_FOR);
-}
-
-double acceptance_of_model(const struct acceptance *all, const struct acceptance *mine,
-                           uint32_t place)
-{
-    uint32_t g = group_of(place);
-    double accepted = 0, tried = 0, all_accepted = 0, all_tried = 0;
-    for (int kind = DRAFT_MODEL_0; kind <= DRAFT_MODEL_80; kind++) {
-        accepted += (double)mine->accepted[kind][g];
-        tried += (double)mine->tried[kind][g];
-        all_accepted += (double)all->accepted[kind][g];
-        all_tried += (double)all->tried[kind][g];
-    }
-    double common = mixed(all_accepted, all_tried, first_guess[DRAFT_MODEL_40], GUESS);
-    return mixed(accepted, tried, common, STANDS_FOR);
 }
 
 static void count(float *accepted, float *tried, bool right, float full)

@@ -2,11 +2,40 @@
 
 /* With more texts than that a row costs more of a step than a guess of a small model brings. */
 #define MODEL_TEXTS 8u
-#define MODEL_FIRST 0.1 /* a pass of the draft model in steps, before it is measured */
+#define MODEL_FIRST 0.1  /* a pass of the draft model in steps, before it is measured */
+#define MODEL_WINDOW 64u /* tokens that it catches up with at most */
+#define CAUGHT_SERVES 8  /* guesses that a token is of use for which the model has caught up with */
+#define FADE (1 - 1.0 / 64) /* of what steps brought, a step */
+#define SURE_FULL 512.0f
+
+/* How sure a draft model is, before it is known. */
+static const float first_sure[DRAFT_TENTHS] = {8, 9, 8, 7, 5, 4, 3, 2, 2, 3};
+
+static bool is_drawn(const struct draft_text *t)
+{
+    return t->sampling != NULL && t->sampling->temperature > 0;
+}
+
+static enum draft_kind kind_of(bool drawn, uint32_t tenth)
+{
+    return (enum draft_kind)((drawn ? DRAFT_DRAWN : DRAFT_MODEL) + tenth);
+}
 
 static double chance_of(const struct controller *c, const struct draft_text *t, uint32_t place)
 {
     return acceptance_of(&c->all, &t->mine, t->draft.kinds[place], place);
+}
+
+/* ns that a further token is worth in a step of n texts. */
+static double worth(const struct controller *c, uint32_t n)
+{
+    double plain = cost_of(&c->step, n) / n;
+    return c->made > 0 && c->spent < c->made ? plain * c->spent / c->made : plain;
+}
+
+static double row_cost(const struct controller *c, uint32_t n, uint32_t rows)
+{
+    return cost_of(&c->step, n + rows + 1) - cost_of(&c->step, n + rows);
 }
 
 /* The text with the best chance of its next token beyond take[], or n. */
@@ -45,9 +74,9 @@ static void cut(const struct controller *c, struct draft_text **texts, uint32_t 
 static uint32_t best_count(const struct controller *c, struct draft_text **texts, uint32_t n,
                            uint32_t budget, bool *any)
 {
-    double chance[COST_ROWS], sum = n;
+    double chance[COST_ROWS], sum = 0, plain = cost_of(&c->step, n), each = worth(c, n);
+    double best_gain = CONTROLLER_MARGIN * plain;
     uint32_t take[COST_ROWS] = {0}, best = 0;
-    double best_rate = CONTROLLER_MARGIN * n / cost_of(&c->step, n);
     for (uint32_t i = 0; i < n; i++)
         chance[i] = texts[i]->draft.n > 0 ? chance_of(c, texts[i], 0) : 0;
     *any = false;
@@ -57,9 +86,9 @@ static uint32_t best_count(const struct controller *c, struct draft_text **texts
             break;
         *any = true;
         sum += chance[i];
-        double rate = sum / cost_of(&c->step, n + k);
-        if (rate > best_rate) {
-            best_rate = rate;
+        double gain = sum * each - (cost_of(&c->step, n + k) - plain);
+        if (gain > best_gain) {
+            best_gain = gain;
             best = k;
         }
         if (++take[i] < texts[i]->draft.n)
@@ -81,8 +110,8 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
     keep = best_count(c, texts, n, budget, &any);
     if (c->probes && !any)
         c->since_probe = 0;
-    if (c->account < 0)
-        keep = 0;
+    while (keep > 0 && cost_of(&c->step, n + keep) - cost_of(&c->step, n) > c->account)
+        keep--;
     if (keep == 0 && any && may_probe(c, cost_of(&c->step, n + 1) - cost_of(&c->step, n))) {
         keep = 1;
         c->since_probe = 0;
@@ -91,32 +120,78 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
     c->probes = false;
 }
 
-bool controller_wants_model(struct controller *c, const struct draft_text *t, uint32_t n,
-                            uint32_t place, double chance)
+double controller_gain(const struct controller *c, const struct draft_text *t, uint32_t n)
 {
-    double alone = cost_of(&c->step, n), pass = cost_of(&c->model, n) / n;
+    double chance = 1, gain = 0, best = 0, each = worth(c, n);
+    for (uint32_t k = 0; k < t->draft.n; k++) {
+        chance *= chance_of(c, t, k);
+        gain += chance * each - row_cost(c, n, k);
+        best = gain > best ? gain : best;
+    }
+    return best;
+}
+
+/* What a pass for the guess at `place`, and perhaps a second one, would bring, less `pass` for each,
+ * in ns. */
+static double gain_of_asking(const struct controller *c, const struct draft_text *t, uint32_t n,
+                             uint32_t place, double chance, double pass, uint32_t depth)
+{
+    bool drawn = is_drawn(t);
+    const float *sure = c->sure[drawn][place > 0];
+    double each = worth(c, n), row = row_cost(c, n, place), gain = 0, sum = 0;
+    for (uint32_t i = 0; i < DRAFT_TENTHS; i++) {
+        double share = (double)(sure[i] + first_sure[i]);
+        double right = chance * acceptance_of(&c->all, &t->mine, kind_of(drawn, i), place);
+        double more = right * each - row;
+        sum += share;
+        if (depth > 0 && right > 0.2)
+            more += gain_of_asking(c, t, n, place + 1, right, pass, depth - 1);
+        gain += more > 0 ? share * more : 0;
+    }
+    gain = gain / sum - pass;
+    return gain > 0 || place == 0 ? gain : 0;
+}
+
+bool controller_wants_model(struct controller *c, const struct draft_text *t, uint32_t n,
+                            double chance, double instead)
+{
+    uint32_t n_asking = c->n_asking > 0 ? c->n_asking : 1;
+    uint32_t place = t->draft.n, caught = t->n_tokens - t->fed, rows = 1;
     if (c->always)
         return true;
-    if (c->model.level == 0)
-        pass = MODEL_FIRST * cost_of(&c->step, 1);
-    double row = (cost_of(&c->step, n + 1) - alone) + pass;
     if (c->step.level == 0 || n > MODEL_TEXTS || c->drafted_in_a_row >= CONTROLLER_REFRESH)
         return false;
-    if (place > 0) /* a further token must bring more than its time would without it */
-        return chance * acceptance_of_model(&c->all, &t->mine, place) * alone >
-               row * n * CONTROLLER_MARGIN;
-    /* The first one: some number of tokens must be worth it. */
-    double gain = 0, p = chance, spent = 0;
-    for (uint32_t k = 0; k < 4; k++) {
-        p *= acceptance_of_model(&c->all, &t->mine, k);
-        gain += p * alone / n;
-        spent += row;
-        if (gain > spent * CONTROLLER_MARGIN)
-            return c->account >= 0;
+    if (place == 0) {
+        caught -= t->fed_guesses < caught - 1 ? t->fed_guesses : caught - 1;
+        rows = caught < MODEL_WINDOW ? caught : MODEL_WINDOW;
     }
-    if (c->probes || !may_probe(c, row))
+    double once = MODEL_FIRST * cost_of(&c->step, 1), first = once;
+    if (c->model.level != 0) {
+        once = cost_of(&c->model, n_asking) / n_asking;
+        first = cost_of(&c->model, n_asking * rows) / n_asking;
+    }
+    double gain =
+        gain_of_asking(c, t, n, place, chance, once, 1) - (first - once) / CAUGHT_SERVES - instead;
+    if (gain > CONTROLLER_MARGIN * cost_of(&c->step, n) / n)
+        return c->account > first + row_cost(c, n, 0) || place > 0;
+    if (place > 0 || instead > 0 || c->probes || !may_probe(c, row_cost(c, n, 0) + first))
         return false;
     return c->probes = true;
+}
+
+double controller_guessed(struct controller *c, struct draft_text *t, uint32_t token, float p)
+{
+    bool drawn = is_drawn(t);
+    uint32_t place = t->draft.n;
+    enum draft_kind kind = draft_kind_model(p, drawn);
+    float *sure = c->sure[drawn][place > 0], sum = 0;
+    sure[kind - kind_of(drawn, 0)] += 1;
+    for (uint32_t i = 0; i < DRAFT_TENTHS; i++)
+        sum += sure[i];
+    for (uint32_t i = 0; sum > SURE_FULL && i < DRAFT_TENTHS; i++)
+        sure[i] *= 0.5f;
+    draft_add(&t->draft, token, kind);
+    return acceptance_of(&c->all, &t->mine, kind, place);
 }
 
 void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uint32_t emitted,
@@ -124,15 +199,18 @@ void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uin
 {
     if (alone)
         cost_learn(&c->step, n + n_drafted, ns);
-    double plain = cost_of(&c->step, n);
+    double plain = cost_of(&c->step, n), took = cost_of(&c->step, n + n_drafted);
     if (!c->begun)
         c->account = CONTROLLER_START * plain;
     c->begun = true;
     c->account += CONTROLLER_EARN * plain - draft_ns;
     if (n_drafted > 0)
-        c->account += plain * emitted / n - cost_of(&c->step, n + n_drafted);
+        c->account += plain * emitted / n - took;
     if (c->account > CONTROLLER_SAVED * plain)
         c->account = CONTROLLER_SAVED * plain;
+    /* In steps without drafts, so that steps of all sizes count alike. */
+    c->spent = c->spent * FADE + (took + draft_ns) / plain;
+    c->made = c->made * FADE + (double)emitted / n;
     c->since_probe++;
     c->drafted_in_a_row = n_drafted > 0 ? c->drafted_in_a_row + 1 : 0;
 }

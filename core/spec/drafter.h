@@ -37,6 +37,7 @@ struct draft_text {
     struct draft draft;
     struct acceptance mine;
     uint32_t drafted, accepted; /* tokens verified, and of those confirmed */
+    uint32_t fed, fed_guesses;  /* tokens that the draft model has seen, and guesses behind them */
     void *model;                /* the draft model's state (model_drafter.h), or NULL */
 };
 

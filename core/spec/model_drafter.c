@@ -10,6 +10,7 @@
 #include "core/base/xalloc.h"
 #include "core/model/model.h"
 #include "core/spec/controller.h"
+#include "core/spec/ngram.h"
 
 /* What the draft knows of one text. */
 struct view {
@@ -125,10 +126,10 @@ static uint32_t pass(struct model_drafter *d, struct draft_text **texts, uint32_
         uint32_t place = t->draft.n;
         uint32_t guess = sampler_guess(d->sampler, t->sampling, d->logits + (size_t)i * d->stride,
                                        d->map, t->n_tokens + place, &p);
-        enum draft_kind kind = draft_kind_model(p);
-        draft_add(&t->draft, d->map != NULL ? d->map[guess] : guess, kind);
-        double now = chance[i] * acceptance_of(&c->all, &t->mine, kind, place);
-        if (t->draft.n < t->most && controller_wants_model(c, t, n_texts, t->draft.n, now)) {
+        double now =
+            chance[i] * controller_guessed(c, t, d->map != NULL ? d->map[guess] : guess, p);
+        if (t->draft.n < t->most && !ngram_extend(t) &&
+            controller_wants_model(c, t, n_texts, now, 0)) {
             texts[left] = t;
             chance[left++] = now;
         }
@@ -148,7 +149,7 @@ static void propose(struct drafter *drafter, struct draft_text **texts, uint32_t
     d->n_tokens = 0;
     for (uint32_t i = 0; i < n && n_mine < DRAFT_TEXTS; i++) {
         struct draft_text *t = texts[i];
-        if (t->draft.n > 0 || t->most == 0 || !controller_wants_model(c, t, n, 0, 1))
+        if (t->draft.n > 0 || t->most == 0 || !controller_wants_model(c, t, n, 1, 0))
             continue;
         struct view *v = look(d, t);
         uint32_t from = v->start + v->n_fed, unfed = t->n_tokens - from;
@@ -156,6 +157,8 @@ static void propose(struct drafter *drafter, struct draft_text **texts, uint32_t
             continue;
         add(d, n_mine, v, t->tokens + from, unfed);
         v->n_fed += unfed;
+        t->fed = t->n_tokens;
+        t->fed_guesses = 0;
         chance[n_mine] = 1;
         mine[n_mine++] = t;
     }
@@ -168,6 +171,7 @@ static void propose(struct drafter *drafter, struct draft_text **texts, uint32_t
             if (!extend(d, v, 1))
                 continue;
             v->guesses[v->n_guesses++] = guess;
+            mine[i]->fed_guesses++;
             add(d, ready, v, &guess, 1);
             chance[ready] = chance[i];
             mine[ready++] = mine[i];

@@ -43,14 +43,24 @@ void spec_leave(struct spec *s, struct draft_text *t)
     free(t);
 }
 
-/* Gives up lookups that are right less often than the model. */
-static void prefer_model(const struct spec *s, struct draft_text **texts, uint32_t n)
+/* Gives up lookups that promise less than the model. */
+static void prefer_model(struct spec *s, struct draft_text **texts, uint32_t n)
 {
+    struct controller *c = &s->controller;
+    c->n_asking = 0;
+    for (uint32_t i = 0; i < n; i++)
+        c->n_asking += texts[i]->draft.n == 0 && texts[i]->most > 0;
     for (uint32_t i = 0; i < n; i++) {
         struct draft_text *t = texts[i];
-        if (t->draft.n > 0 && acceptance_of(&s->controller.all, &t->mine, t->draft.kinds[0], 0) <
-                                  acceptance_of_model(&s->controller.all, &t->mine, 0))
-            t->draft.n = 0;
+        uint32_t found = t->draft.n;
+        if (found == 0)
+            continue;
+        double gain = controller_gain(c, t, n);
+        t->draft.n = 0;
+        if (controller_wants_model(c, t, n, 1, gain))
+            c->n_asking++;
+        else
+            t->draft.n = found;
     }
 }
 
@@ -90,6 +100,11 @@ void spec_learn(struct spec *s, struct draft_text *t, uint32_t right)
 void spec_settle(struct spec *s, uint32_t n, uint32_t n_drafted, uint32_t emitted, double ns,
                  bool alone)
 {
+    uint32_t size = n_drafted <= DRAFT_MAX ? n_drafted : DRAFT_MAX + 1;
+    s->account.steps[size]++;
+    s->account.step_ns[size] += ns;
+    s->account.draft_ns += s->draft_ns;
+    s->account.emitted += emitted;
     controller_settle(&s->controller, n, n_drafted, emitted, ns, s->draft_ns, alone);
     s->draft_ns = 0;
 }

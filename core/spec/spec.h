@@ -18,7 +18,16 @@
 
 #define SPEC_STEP_MAX 64u /* drafted tokens of a step at most */
 
+/* Where the time of steps went, for whoever measures: sums since it was last cleared. */
+struct spec_account {
+    uint64_t steps[DRAFT_MAX + 2]; /* by drafted tokens; the last: more */
+    double step_ns[DRAFT_MAX + 2];
+    double draft_ns;
+    uint64_t emitted;
+};
+
 struct spec {
+    struct spec_account account;
     struct controller controller;
     struct drafter *drafters[3];
     uint32_t n_drafters;

@@ -58,9 +58,8 @@ static void propose(struct drafter *d, struct draft_text **texts, uint32_t n, st
         uint32_t length = equal_past(s, place, t);
         if (length < STORE_LEAST)
             continue;
-        enum draft_kind kind = draft_kind_store(length);
         for (uint32_t k = 0; k < t->most && holds(s, place + k, &t->salt); k++)
-            draft_add(&t->draft, s->tokens[(place + k) & MASK], kind);
+            draft_add(&t->draft, s->tokens[(place + k) & MASK], draft_kind_store(length + k));
     }
 }
 

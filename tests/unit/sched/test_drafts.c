@@ -32,7 +32,7 @@ static void see(struct drafter *d, struct draft_text **texts, uint32_t n, struct
             text[t->n_tokens + k] = best;
             bool wrong = ++seer->n_asked % seer->wrong_every == 0;
             uint32_t other = seer->bad != 0 ? seer->bad : (best + 1) % FAKE_VOCAB;
-            draft_add(&t->draft, wrong ? other : best, DRAFT_TEXT_4);
+            draft_add(&t->draft, wrong ? other : best, draft_kind_text(4, DRAFT_ALONE));
         }
         free(text);
     }

@@ -96,7 +96,7 @@ static void see(struct drafter *d, struct draft_text **texts, uint32_t n, struct
                 draft_add(&t->draft,
                           seer->n_asked++ % seer->wrong_every == 0 ? s->tokens[k] ^ 1
                                                                    : s->tokens[k],
-                          DRAFT_TEXT_4);
+                          draft_kind_text(4, DRAFT_ALONE));
             generation_free(g);
         }
     }

@@ -7,29 +7,32 @@
 #include "core/spec/store.h"
 #include "tests/check_main.h"
 
-static uint32_t find(const char *text, uint32_t *next)
+static struct ngram_match find(const char *text)
 {
     uint32_t tokens[512] = {0}, n = (uint32_t)strlen(text);
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (uint32_t)text[i];
-    return ngram_find(tokens, n, next);
+    return ngram_find(tokens, n, NULL, 0);
+}
+
+static void expect(const char *text, uint32_t length, uint32_t next, uint32_t other)
+{
+    struct ngram_match m = find(text);
+    ck_assert_msg(m.length == length && m.next == next && m.other == other, "%s: %u, %u, %u", text,
+                  m.length, m.next, m.other);
 }
 
 START_TEST(the_longest_and_latest_match_counts)
 {
-    uint32_t next = 0;
-    ck_assert_uint_eq(find("", &next), 0);
-    ck_assert_uint_eq(find("ab", &next), 0);
-    ck_assert_uint_eq(find("abcdefgh", &next), 0);
-    ck_assert_uint_eq(find("xb.ab", &next), 0); /* one token is no match */
-    ck_assert_uint_eq(find("ab-ab", &next), 2);
-    ck_assert_uint_eq(next, 2);
-    ck_assert_uint_eq(find("ab1ab2ab", &next), 2);
-    ck_assert_uint_eq(next, 5); /* the latest */
-    ck_assert_uint_eq(find("cab1 ab2cab", &next), 3);
-    ck_assert_uint_eq(next, 3); /* the longest */
-    ck_assert_uint_eq(find("aaa", &next), 2);
-    ck_assert_uint_eq(next, 2);
+    expect("", 0, 0, 0);
+    expect("ab", 0, 0, 0);
+    expect("abcdefgh", 0, 0, 0);
+    expect("xb.ab", 0, 0, 0); /* one token is no match */
+    expect("ab-ab", 2, 2, 0);
+    expect("ab1ab2ab", 2, 5, 2);        /* the latest; the other place is asked, too */
+    expect("cab1 ab2cab", 3, 3, 7);     /* the longest */
+    expect("ab0cab1 ab2cab", 3, 6, 10); /* the other place: the latest, not the next longest */
+    expect("aaa", 2, 2, 0);
     /* Far back, over many blocks. */
     char far[400];
     memset(far, '.', sizeof(far));
@@ -38,8 +41,7 @@ START_TEST(the_longest_and_latest_match_counts)
     memcpy(far + 3, "hello world", 11);
     memcpy(far + 388, "hello world", 11);
     far[399] = '\0';
-    ck_assert_uint_eq(find(far, &next), 11);
-    ck_assert_uint_eq(next, 14);
+    expect(far, 11, 14, 0);
 }
 END_TEST
 
@@ -57,7 +59,9 @@ START_TEST(a_loop_goes_on_in_its_period)
     d->propose(d, texts, 1, NULL);
     ck_assert_uint_eq(text.draft.n, 8);
     ck_assert_mem_eq(text.draft.tokens, expected, sizeof(expected));
-    ck_assert_uint_eq(text.draft.kinds[0], DRAFT_TEXT_4);
+    /* The period before says the same; it is five tokens that are equal, then six, ... */
+    ck_assert_uint_eq(text.draft.kinds[0], draft_kind_text(5, DRAFT_CONFIRMED));
+    ck_assert_uint_eq(text.draft.kinds[1], draft_kind_text(6, DRAFT_CONFIRMED));
     /* What is not wanted or done already is left alone. */
     text.most = 2;
     d->propose(d, texts, 1, NULL);
@@ -66,6 +70,48 @@ START_TEST(a_loop_goes_on_in_its_period)
     d->propose(d, texts, 1, NULL);
     ck_assert_uint_eq(text.draft.n, 0);
     d->free(d);
+}
+END_TEST
+
+START_TEST(a_second_place_confirms_or_disputes)
+{
+    /*                         0  1  2  3  4  5  6  7  8  9 10 11 */
+    const uint32_t tokens[] = {5, 6, 1, 2, 3, 5, 6, 1, 2, 4, 5, 6};
+    struct draft_text text = text_of(tokens, 12, 4), *texts[] = {&text};
+    struct drafter *d = ngram_drafter();
+    d->propose(d, texts, 1, NULL);
+    const uint32_t expected[] = {1, 2, 4, 5};
+    ck_assert_mem_eq(text.draft.tokens, expected, sizeof(expected));
+    ck_assert_uint_eq(text.draft.kinds[0], draft_kind_text(2, DRAFT_CONFIRMED));
+    ck_assert_uint_eq(text.draft.kinds[1], draft_kind_text(3, DRAFT_CONFIRMED));
+    ck_assert_uint_eq(text.draft.kinds[2], draft_kind_text(4, DRAFT_DISPUTED));
+    ck_assert_uint_eq(text.draft.kinds[3], draft_kind_text(5, DRAFT_ALONE));
+    d->free(d);
+}
+END_TEST
+
+START_TEST(what_stands_behind_a_guess_is_found)
+{
+    const uint32_t tokens[] = {7, 8, 9, 1, 2, 7};
+    struct draft_text text = text_of(tokens, 6, 5);
+    draft_add(&text.draft, 8, DRAFT_MODEL);
+    ck_assert(ngram_extend(&text)); /* 7 8 stood there */
+    const uint32_t expected[] = {8, 9, 1, 2, 7};
+    ck_assert_uint_eq(text.draft.n, 5);
+    ck_assert_mem_eq(text.draft.tokens, expected, sizeof(expected));
+    ck_assert_uint_eq(text.draft.kinds[0], DRAFT_MODEL);
+    ck_assert_uint_eq(text.draft.kinds[1], draft_kind_text(2, DRAFT_ALONE));
+    ck_assert(!ngram_extend(&text)); /* full */
+    text.draft.n = 0;
+    draft_add(&text.draft, 7, DRAFT_MODEL); /* 7 7 never stood there */
+    ck_assert(!ngram_extend(&text));
+    ck_assert_uint_eq(text.draft.n, 1);
+    /* The text's own last token and a guess that equals it go on as a loop. */
+    const uint32_t loop[] = {3, 3};
+    text = text_of(loop, 2, 3);
+    draft_add(&text.draft, 3, DRAFT_MODEL);
+    ck_assert(ngram_extend(&text));
+    ck_assert_uint_eq(text.draft.tokens[2], 3);
 }
 END_TEST
 
@@ -132,16 +178,17 @@ START_TEST(a_request_outweighs_what_others_met)
 {
     struct acceptance all = {0}, mine = {0}, other = {0};
     uint8_t kinds[DRAFT_MAX];
-    memset(kinds, DRAFT_TEXT_3, sizeof(kinds));
+    const enum draft_kind kind = draft_kind_text(3, DRAFT_ALONE);
+    memset(kinds, (int)kind, sizeof(kinds));
     for (int i = 0; i < 100; i++)
         acceptance_learn(&all, &other, kinds, 4, 4);
-    ck_assert(acceptance_of(&all, &mine, DRAFT_TEXT_3, 0) > 0.95);
+    ck_assert(acceptance_of(&all, &mine, kind, 0) > 0.95);
     for (int i = 0; i < 12; i++)
         acceptance_learn(&all, &mine, kinds, 4, 0);
-    ck_assert(acceptance_of(&all, &mine, DRAFT_TEXT_3, 0) < 0.3);
+    ck_assert(acceptance_of(&all, &mine, kind, 0) < 0.3);
     /* Only the first guess was judged: what followed it says nothing. */
-    ck_assert(acceptance_of(&all, &mine, DRAFT_TEXT_3, 1) > 0.95);
-    ck_assert(acceptance_of(&all, &mine, DRAFT_TEXT_10, 0) > 0.8);
+    ck_assert(acceptance_of(&all, &mine, kind, 1) > 0.95);
+    ck_assert(acceptance_of(&all, &mine, draft_kind_text(10, DRAFT_ALONE), 0) > 0.8);
 }
 END_TEST
 
@@ -197,7 +244,7 @@ static double live(const struct world *w, uint32_t steps, struct controller *c, 
             views[i] = &texts[i];
             texts[i].draft.n = 0;
             for (uint32_t k = 0; k < w->drafts; k++)
-                draft_add(&texts[i].draft, 5, DRAFT_TEXT_4);
+                draft_add(&texts[i].draft, 5, draft_kind_text(4, DRAFT_ALONE));
         }
         controller_plan(c, views, w->streams, 64);
         for (uint32_t i = 0; i < w->streams; i++) {
@@ -277,10 +324,10 @@ START_TEST(drafts_go_to_whom_they_serve_best)
         cost_learn(&c.step, 11, 1800);
     }
     for (int k = 0; k < 8; k++) {
-        draft_add(&good.draft, 1, DRAFT_TEXT_10);
-        draft_add(&bad.draft, 1, DRAFT_TEXT_2);
+        draft_add(&good.draft, 1, draft_kind_text(10, DRAFT_ALONE));
+        draft_add(&bad.draft, 1, draft_kind_text(2, DRAFT_ALONE));
     }
-    uint8_t kinds[] = {DRAFT_TEXT_2};
+    uint8_t kinds[] = {(uint8_t)draft_kind_text(2, DRAFT_ALONE)};
     for (int i = 0; i < 20; i++)
         acceptance_learn(&c.all, &bad.mine, kinds, 1, 0);
     controller_plan(&c, texts, 3, 64);
@@ -300,6 +347,7 @@ START_TEST(drafts_go_to_whom_they_serve_best)
 END_TEST
 
 CHECK_MAIN("spec", the_longest_and_latest_match_counts, a_loop_goes_on_in_its_period,
+           a_second_place_confirms_or_disputes, what_stands_behind_a_guess_is_found,
            recent_answers_are_found_under_their_salt_alone, the_store_forgets_what_it_overwrites,
            a_request_outweighs_what_others_met, costs_between_what_was_measured_are_on_a_line,
            drafting_pays_where_guesses_are_right, drafting_never_loses_much,
