@@ -16,14 +16,8 @@
 #endif
 #define BLOCK 3u
 
-/* One block of 32 dimensions of the queries, quantised. */
-struct block_q8 {
-    int8_t q[BLOCK][KV_Q8_BLOCK];
-    float d[BLOCK];
-};
-
 /* Continues the scores of nq queries against 8 positions of a tile, from `pos` on, by block b. */
-INLINE void score_block_q8(int nq, uint32_t words, const struct block_q8 *block,
+INLINE void score_block_q8(int nq, uint32_t words, const struct attention_query *queries,
                            const uint8_t *tile, uint32_t dim, uint32_t b, uint32_t pos,
                            float (*scores)[KV_RUN_POSITIONS])
 {
@@ -39,7 +33,7 @@ INLINE void score_block_q8(int nq, uint32_t words, const struct block_q8 *block,
         UNROLL
         for (int q = 0; q < nq; q++) {
             int32_t word;
-            memcpy(&word, block->q[q] + 4 * w, sizeof(word));
+            memcpy(&word, queries[q].blocks[b].q + 4 * w, sizeof(word));
             const __m256i x = _mm256_set1_epi32(word);
             /* |q| · (k with q's sign): a pair's sum is at most 2 · 127² and fits 16 bits. */
             const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(v, x));
@@ -50,7 +44,7 @@ INLINE void score_block_q8(int nq, uint32_t words, const struct block_q8 *block,
         _mm256_cvtph_ps(_mm_loadu_si128((const void *)(tile + kv_q8_scale_at(dim, b, pos))));
     UNROLL
     for (int q = 0; q < nq; q++) {
-        const __m256 d = _mm256_mul_ps(kd, _mm256_set1_ps(block->d[q]));
+        const __m256 d = _mm256_mul_ps(kd, _mm256_set1_ps(queries[q].blocks[b].d));
         const __m256 before = b == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(scores[q]);
         _mm256_storeu_ps(scores[q], _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[q]), d, before));
     }
@@ -64,16 +58,13 @@ INLINE void score_q8(int nq, const struct attention_run *run, const struct atten
 
     for (uint32_t b = 0; b < kv_q8_blocks(run->dim); b++) {
         const uint32_t n = kv_q8_in_block(run->dim, b);
-        struct block_q8 block;
-        for (int q = 0; q < nq; q++)
-            kv_q8_query(queries[q].q + b * KV_Q8_BLOCK, n, block.q[q], &block.d[q]);
         for (uint32_t p = 0; p < tiles * KV_TILE_POSITIONS; p += 8) {
             const uint8_t *tile = run->k[p / KV_TILE_POSITIONS];
             float(*out)[KV_RUN_POSITIONS] = (float(*)[KV_RUN_POSITIONS])(scores[0] + p);
             if (n > KV_Q8_BLOCK - 4)
-                score_block_q8(nq, 8, &block, tile, run->dim, b, p % KV_TILE_POSITIONS, out);
+                score_block_q8(nq, 8, queries, tile, run->dim, b, p % KV_TILE_POSITIONS, out);
             else
-                score_block_q8(nq, kv_q8_padded(n) / 4, &block, tile, run->dim, b,
+                score_block_q8(nq, kv_q8_padded(n) / 4, queries, tile, run->dim, b,
                                p % KV_TILE_POSITIONS, out);
         }
     }
@@ -245,5 +236,6 @@ void avx2_fill_attention_q8(struct kernels *k)
 {
     k->store_k[KV_Q8_0] = kv_q8_store_k;
     k->store_v[KV_Q8_0] = kv_q8_store_v;
+    k->quantise_query = kv_q8_quantise_query;
     k->attention[KV_Q8_0] = attention_q8_0;
 }

@@ -142,11 +142,22 @@ const char *kv_type_name(enum kv_type type);
 typedef void kv_store_fn(void *tile, uint32_t pos, uint32_t n, const float *x, size_t ldx,
                          uint32_t dim);
 
+/* 32 dimensions of a query, the last block padded with zeros, as the quantised types' scores take them. */
+struct query_block {
+    int8_t q[32]; /* as activations are packed */
+    float d;      /* likewise; NaN if a number is not finite, the quants mean nothing then */
+    int32_t sum;  /* Σq */
+};
+
+/* ⌈dim/32⌉ blocks of a query: once, for all its runs. */
+typedef void quantise_query_fn(const float *x, uint32_t dim, struct query_block *blocks);
+
 /* One query of one head against one run of 256 positions. The queries of a call share the KV head;
  * they may be the heads of its group, several token positions, or both. */
 struct attention_query {
-    const float *q; /* dim numbers, after RoPE */
-    float *out;     /* dim numbers: Σ e_p · v_p, not divided by the sum */
+    const float *q;                   /* f32, f16: dim numbers, after RoPE */
+    const struct query_block *blocks; /* q8_0, q4: of these, quantised */
+    float *out;                       /* dim numbers: Σ e_p · v_p, not divided by the sum */
     uint32_t count; /* positions of the run that it sees: 0 … 256 (t + 1 − 256·run, clipped) */
     /* written: the largest scaled score, Σ e_p; count 0: −inf, 0 (and out all zero) */
     float max, sum;
@@ -173,8 +184,8 @@ struct attention_piece {
  * of e_p · v. Positions ≥ count are not read into any result, whatever their bytes. If a score is +infinity or
  * NaN, sum and out are NaN and max means nothing.
  *
- * q8_0, q4: the query is quantised per 32 dimensions like activations; the chain of a score is, over these blocks
- * ascending, f = fma((float)Σ k·q, kd·qd, f) with the exact integer sum. out is made of integers too: for each tile
+ * q8_0, q4: the query comes quantised per 32 dimensions; the chain of a score is, over these blocks ascending,
+ * f = fma((float)Σ k·q, kd·qd, f) with the exact integer sum. out is made of integers too: for each tile
  * and block of 32 dimensions, over the positions < count of the tile,
  *
  *     w_p = e_p · vd_p, W = the largest; g = W / 255; u_p = round-half-even(w_p · (255 / W))    within 0 … 255
@@ -193,6 +204,7 @@ struct kernels {
 
     kv_store_fn *store_k[KV_TYPES];
     kv_store_fn *store_v[KV_TYPES];
+    quantise_query_fn *quantise_query;
     attention_fn *attention[KV_TYPES];
     /* Folds a later run (max, sum, out) of the same query into the state of the earlier ones:
      * m = larger max; a = exp(*max − m), b = exp(run_max − m); sum = fma(run_sum, b, sum·a), out

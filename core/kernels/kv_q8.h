@@ -111,6 +111,16 @@ static inline void kv_q8_query(const float *x, uint32_t n, int8_t q[32], float *
     }
 }
 
+static inline void kv_q8_quantise_query(const float *x, uint32_t dim, struct query_block *blocks)
+{
+    for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {
+        kv_q8_query(x + b * KV_Q8_BLOCK, kv_q8_in_block(dim, b), blocks[b].q, &blocks[b].d);
+        blocks[b].sum = 0;
+        for (uint32_t i = 0; i < KV_Q8_BLOCK; i++)
+            blocks[b].sum += blocks[b].q[i];
+    }
+}
+
 /* Largest number of the grid of weights (kernels.h). */
 #define KV_Q8_GRID 255.0f
 

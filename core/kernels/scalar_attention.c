@@ -82,30 +82,28 @@ static int32_t v_quant(enum kv_type type, const uint8_t *tile, uint32_t dim, uin
 }
 
 /* Score of position pos of a tile, not yet scaled. */
-static float q_score(enum kv_type type, const uint8_t *tile, const float *query, uint32_t dim,
-                     uint32_t pos)
+static float q_score(enum kv_type type, const uint8_t *tile, const struct query_block *blocks,
+                     uint32_t dim, uint32_t pos)
 {
-    float f = 0, qd;
+    float f = 0;
     for (uint32_t b = 0; b < kv_q8_blocks(dim); b++) {
         const uint32_t n = kv_q8_in_block(dim, b);
-        int8_t q[KV_Q8_BLOCK];
         int32_t sum = 0;
-        kv_q8_query(query + b * KV_Q8_BLOCK, n, q, &qd);
         for (uint32_t i = 0; i < n; i++)
-            sum += k_quant(type, tile, b * KV_Q8_BLOCK + i, pos) * q[i];
-        f = fmaf((float)sum, scale_at(type, tile, dim, b, pos) * qd, f);
+            sum += k_quant(type, tile, b * KV_Q8_BLOCK + i, pos) * blocks[b].q[i];
+        f = fmaf((float)sum, scale_at(type, tile, dim, b, pos) * blocks[b].d, f);
     }
     return f;
 }
 
-static float score_at(enum kv_type type, const void *tile, const float *query, uint32_t dim,
-                      uint32_t pos)
+static float score_at(enum kv_type type, const void *tile, const struct attention_query *query,
+                      uint32_t dim, uint32_t pos)
 {
     float f = 0;
     if (type == KV_Q8_0 || type == KV_Q4)
-        return q_score(type, tile, query, dim, pos);
+        return q_score(type, tile, query->blocks, dim, pos);
     for (uint32_t d = 0; d < dim; d++)
-        f = fmaf(tile_at(type, tile, (size_t)d * KV_TILE_POSITIONS + pos), query[d], f);
+        f = fmaf(tile_at(type, tile, (size_t)d * KV_TILE_POSITIONS + pos), query->q[d], f);
     return f;
 }
 
@@ -157,7 +155,7 @@ static void attend(enum kv_type type, const struct attention_run *run,
     query->max = -INFINITY;
     for (uint32_t p = 0; p < count; p++) {
         const void *tile = run->k[p / KV_TILE_POSITIONS];
-        e[p] = score_at(type, tile, query->q, run->dim, p % KV_TILE_POSITIONS) * run->scale;
+        e[p] = score_at(type, tile, query, run->dim, p % KV_TILE_POSITIONS) * run->scale;
         query->max = e[p] > query->max ? e[p] : query->max;
     }
     query->max += 0.0f; /* -0 becomes +0 */
@@ -244,6 +242,7 @@ void scalar_fill_attention(struct kernels *k)
     k->store_k[KV_Q4] = kv_q4_store_k;
     k->store_v[KV_Q4] = kv_q4_store_v;
     k->hadamard = kv_q4_hadamard;
+    k->quantise_query = kv_q8_quantise_query;
     k->attention[KV_F32] = attention_f32;
     k->attention[KV_F16] = attention_f16;
     k->attention[KV_Q8_0] = attention_q8_0;

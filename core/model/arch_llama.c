@@ -246,10 +246,10 @@ static void cut_scratch(struct llama *l, struct cutter *c, size_t rows, const bo
         l->local_ffn[t] = cut_rows(c, 1, l->ffn);
     }
     uint32_t group = l->heads / l->kv_heads;
-    void *attention = cut(c, attention_scratch(group, l->head_size, l->threads));
+    void *attention = cut(c, attention_scratch(l->geometry, group, (uint32_t)rows, l->threads));
     if (c->base != NULL)
         attention_init(&l->attention, l->kernels, l->geometry, group,
-                       1.0f / sqrtf((float)l->head_size), l->threads, attention);
+                       1.0f / sqrtf((float)l->head_size), (uint32_t)rows, l->threads, attention);
 }
 
 static enum status make_ready(void *state, const struct model_options *options,

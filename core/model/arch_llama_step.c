@@ -155,10 +155,12 @@ static void rotate_and_store(const struct pass *p, uint32_t layer, uint32_t span
         k->rope_norm(first + i * row + (size_t)head * group * dim, group, dim, cos, sin,
                      l->rope.pairs);
         k->rope_norm(keys + i * row, 1, dim, cos, sin, l->rope.pairs);
+        for (uint32_t h = 0; h < group && g->open_page > 0; h++)
+            k->hadamard(first + i * row + ((size_t)head * group + h) * dim, dim);
+        attention_prepare(&l->attention, span->first + i, head,
+                          first + i * row + (size_t)head * group * dim);
         if (g->open_page == 0)
             continue;
-        for (uint32_t h = 0; h < group; h++)
-            k->hadamard(first + i * row + ((size_t)head * group + h) * dim, dim);
         k->hadamard(keys + i * row, dim);
         k->hadamard(values + i * row, dim);
     }

@@ -26,16 +26,34 @@ static size_t thread_bytes(uint32_t group, uint32_t dim)
            round_up(queries * sizeof(struct state)) + round_up(queries * dim * sizeof(float));
 }
 
-size_t attention_scratch(uint32_t group, uint32_t dim, uint32_t threads)
+static bool quantised(const struct kv_geometry *g)
 {
-    size_t n_parts = parts(group, threads);
-    return threads * thread_bytes(group, dim) + 2 * round_up(n_parts * sizeof(float)) +
-           round_up(n_parts * dim * sizeof(float));
+    return g->type == KV_Q8_0 || g->type == KV_Q4;
+}
+
+/* Blocks of a head's query. */
+static uint32_t query_blocks(const struct kv_geometry *g)
+{
+    return quantised(g) ? (g->dim + 31) / 32 : 0;
+}
+
+static size_t blocks_bytes(const struct kv_geometry *g, uint32_t group, uint32_t tokens)
+{
+    return round_up((size_t)tokens * g->heads * group * query_blocks(g) *
+                    sizeof(struct query_block));
+}
+
+size_t attention_scratch(const struct kv_geometry *geometry, uint32_t group, uint32_t tokens,
+                         uint32_t threads)
+{
+    size_t n_parts = parts(group, threads), dim = geometry->dim;
+    return threads * thread_bytes(group, geometry->dim) + blocks_bytes(geometry, group, tokens) +
+           2 * round_up(n_parts * sizeof(float)) + round_up(n_parts * dim * sizeof(float));
 }
 
 void attention_init(struct attention *a, const struct kernels *kernels,
                     const struct kv_geometry *geometry, uint32_t group, float scale,
-                    uint32_t threads, void *scratch)
+                    uint32_t tokens, uint32_t threads, void *scratch)
 {
     size_t queries = group * PLAN_ITEM_TOKENS;
     *a = (struct attention){.kernels = kernels,
@@ -49,11 +67,27 @@ void attention_init(struct attention *a, const struct kernels *kernels,
     a->states_at = round_up(queries * sizeof(struct attention_query));
     a->outs_at = a->states_at + round_up(queries * sizeof(struct state));
     uint8_t *at = a->scratch + threads * a->thread_bytes;
+    a->n_blocks = query_blocks(geometry);
+    a->blocks = (struct query_block *)at;
+    at += blocks_bytes(geometry, group, tokens);
     a->part_max = (float *)at;
     at += round_up(a->parts_cap * sizeof(float));
     a->part_sum = (float *)at;
     at += round_up(a->parts_cap * sizeof(float));
     a->part_outs = (float *)at;
+}
+
+/* A query's quantised form. */
+static struct query_block *blocks_of(const struct attention *a, uint32_t token, size_t head)
+{
+    return a->blocks + (token * (size_t)a->geometry->heads * a->group + head) * a->n_blocks;
+}
+
+void attention_prepare(const struct attention *a, uint32_t token, uint32_t head, const float *q)
+{
+    size_t dim = a->geometry->dim, first = (size_t)head * a->group;
+    for (uint32_t h = 0; h < a->group && a->n_blocks > 0; h++)
+        a->kernels->quantise_query(q + h * dim, (uint32_t)dim, blocks_of(a, token, first + h));
 }
 
 /* Positions of run r that a token at `position` sees: up to its own, or up to its page. */
@@ -171,6 +205,7 @@ static uint32_t gather(const struct attention *a, const struct attention_layer *
                 uint32_t token = block->first + t;
                 size_t column = (head * a->group + h) * dim;
                 queries[i].q = l->q + token * l->ldq + column;
+                queries[i].blocks = blocks_of(a, token, head * a->group + h);
                 queries[i].out = outs == NULL ? l->out + token * l->ldo + column : outs + i * dim;
                 queries[i].count = seen(a->geometry, l->step->tokens[token].position, r);
             }

@@ -30,6 +30,9 @@ struct attention {
     /* Scratch of each thread: the queries of an item, (max, sum) of each, outputs of one run. */
     uint8_t *scratch;
     size_t thread_bytes, states_at, outs_at;
+    /* For types that want them: the step's queries, quantised, [token][head][blocks]. */
+    struct query_block *blocks;
+    uint32_t n_blocks; /* of a head; 0: not wanted */
     /* Where runs are items: max, sum and output of each (query, head, run). */
     uint32_t parts_cap;
     float *part_max, *part_sum, *part_outs;
@@ -48,10 +51,13 @@ struct attention_layer {
 };
 
 /* Bytes of scratch; attention_init cuts it (64-byte aligned) into the arrays. */
-size_t attention_scratch(uint32_t group, uint32_t dim, uint32_t threads);
+size_t attention_scratch(const struct kv_geometry *geometry, uint32_t group, uint32_t tokens,
+                         uint32_t threads);
 void attention_init(struct attention *a, const struct kernels *kernels,
                     const struct kv_geometry *geometry, uint32_t group, float scale,
-                    uint32_t threads, void *scratch);
+                    uint32_t tokens, uint32_t threads, void *scratch);
+/* To be called for each token of a step and KV head before they attend, once its group's queries, at q, are ready. */
+void attention_prepare(const struct attention *a, uint32_t token, uint32_t head, const float *q);
 /* Whether the runs of these queries' items become items of their own. */
 bool attention_splits(const struct attention *a, const struct plan_queries *queries);
 /* All stages of one layer; called by every member of a run. */

@@ -211,8 +211,10 @@ void bench_attention(const struct pair *pair, const struct machine *m)
     for (uint32_t i = 0; i < 16; i++) {
         float *q = xcalloc(dim, sizeof(*q));
         fill_floats(q, dim, FILL_RANDOM, &r);
-        c.queries[i] =
-            (struct attention_query){.q = q, .out = xcalloc(dim, sizeof(float)), .count = 256};
+        struct query_block *blocks = xcalloc(dim / 32, sizeof(*blocks));
+        c.k->quantise_query(q, dim, blocks);
+        c.queries[i] = (struct attention_query){
+            .q = q, .blocks = blocks, .out = xcalloc(dim, sizeof(float)), .count = 256};
     }
     printf("%-14s %-7s dim=%u 256 positions", pair->op->name, pair->kernels.tier, dim);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
@@ -225,6 +227,7 @@ void bench_attention(const struct pair *pair, const struct machine *m)
     (void)m;
     for (uint32_t i = 0; i < 16; i++) {
         free((void *)(uintptr_t)c.queries[i].q);
+        free((void *)(uintptr_t)c.queries[i].blocks);
         free(c.queries[i].out);
     }
     for (uint32_t t = 0; t < 8; t++) {

@@ -66,6 +66,7 @@ struct scene {
     struct attention_run run;
     struct guarded k[KV_RUN_TILES], v[KV_RUN_TILES], q[QUERIES], out[QUERIES];
     struct attention_query queries[QUERIES];
+    struct query_block blocks[QUERIES][8];
 };
 
 static struct scene scene_make(const struct kernels *k, enum kv_type type, uint32_t dim,
@@ -92,6 +93,15 @@ static struct scene scene_make(const struct kernels *k, enum kv_type type, uint3
     }
     free(x);
     return s;
+}
+
+/* For types that want them so. */
+static void quantise_queries(struct scene *s, const struct kernels *k)
+{
+    for (uint32_t i = 0; i < QUERIES; i++) {
+        k->quantise_query(s->queries[i].q, s->run.dim, s->blocks[i]);
+        s->queries[i].blocks = s->blocks[i];
+    }
 }
 
 static void scene_free(struct scene *s)
@@ -246,6 +256,7 @@ static void check_attention(const struct pair *pair)
             const uint32_t tiles = 1 + rng_next(&r) % KV_RUN_TILES, all = tiles * KV_TILE_POSITIONS;
             struct scene s = scene_make(&pair->scalar, type, dims[i], tiles, (enum fill)f, &r);
             uint32_t largest = 0;
+            quantise_queries(&s, &pair->kernels);
             for (uint32_t n = 1; n <= QUERIES; n += n < 4 ? 1 : 3) {
                 for (uint32_t j = 0; j < n; j++) /* a causal chunk, then whatever */
                     s.queries[j].count = n & 1 ? (all > j ? all - j : 0) : rng_next(&r) % (all + 1);
@@ -386,6 +397,7 @@ static void oracle_attention(const struct op *op, const struct kernels *k)
     struct scene s = scene_make(k, type, dim, 3, FILL_RANDOM, &r);
     double q[64];
     round_query(type, s.queries[0].q, dim, q);
+    quantise_queries(&s, k);
 
     s.queries[0].count = 71;
     k->attention[type](&s.run, s.queries, 1);
@@ -413,6 +425,33 @@ static void oracle_attention(const struct op *op, const struct kernels *k)
                             1e-4 * (fabs(out) + sum) + allowed);
     }
     scene_free(&s);
+}
+
+/* Guarded on both sides, whatever is in the numbers; where one is not finite, only the step counts. */
+static void check_quantise_query(const struct pair *pair)
+{
+    struct rng r = rng_make(18);
+    for (size_t i = 0; i < DIMS; i++)
+        for (unsigned f = 0; f < FILL_COUNT; f++) {
+            const uint32_t dim = dims[i], n = (dim + 31) / 32;
+            struct guarded x = guarded_new(dim * sizeof(float), 4);
+            struct guarded got = guarded_new(n * sizeof(struct query_block), 4);
+            struct query_block want[8], *blocks = got.data;
+            fill_floats(x.data, dim, (enum fill)f, &r);
+            if (f == FILL_RANDOM)
+                ((float *)x.data)[rng_next(&r) % dim] = rng_next(&r) % 2 ? NAN : INFINITY;
+            pair->scalar.quantise_query(x.data, dim, want);
+            pair->kernels.quantise_query(x.data, dim, got.data);
+            for (uint32_t b = 0; b < n; b++)
+                expect_msg(same_float(blocks[b].d, want[b].d) &&
+                               (isnan(want[b].d) || (blocks[b].sum == want[b].sum &&
+                                                     memcmp(blocks[b].q, want[b].q, 32) == 0)),
+                           "%s/%s dim=%u fill=%s block %u", pair->op->name, pair->kernels.tier, dim,
+                           fill_names[f], b);
+            expect(guarded_intact(&x) && guarded_intact(&got));
+            guarded_free(&x);
+            guarded_free(&got);
+        }
 }
 
 /* Folding runs one after the other gives what one softmax over all would. */
@@ -532,6 +571,8 @@ const struct op attention_ops[] = {
     {"store_v_q4", offsetof(struct kernels, store_v[KV_Q4]), KV_Q4, check_store,
      oracle_store_quants, NULL},
     {"hadamard", offsetof(struct kernels, hadamard), 0, check_hadamard, oracle_hadamard, NULL},
+    {"quantise_query", offsetof(struct kernels, quantise_query), 0, check_quantise_query, NULL,
+     NULL},
     {"attention_f32", offsetof(struct kernels, attention[KV_F32]), KV_F32, check_attention,
      oracle_attention, bench_attention},
     {"attention_f16", offsetof(struct kernels, attention[KV_F16]), KV_F16, check_attention,
