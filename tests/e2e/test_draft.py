@@ -54,6 +54,25 @@ def test_learns():
         assert share and float(share[-1]) > 0.4, done.stderr
 
 
+def test_begins_with_a_draft():
+    """No step of training: what comes out is what went in; and only a draft of this shape will do."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, first, second = synth(folder), pathlib.Path(folder) / 'first.draft.gguf', pathlib.Path(folder) / 'second.draft.gguf'
+        assert draft('-m', model, '-o', first, *QUICK, '--steps', 20).returncode == 0
+        done = draft('-m', model, '-o', second, *QUICK, '--minutes', 0.0001, '--from', first)
+        assert done.returncode == 0, done.stderr
+        assert b'(begun with first.draft.gguf)' in second.read_bytes()
+        same = sum(a == b for a, b in zip(first.read_bytes()[-20000:], second.read_bytes()[-20000:])) / 20000
+        assert same > 0.8, same  # Q4_0 of Q4_0: some blocks move
+        done = draft('-m', model, '-o', second, *QUICK, '--minutes', 0.0001)
+        same = sum(a == b for a, b in zip(first.read_bytes()[-20000:], second.read_bytes()[-20000:])) / 20000
+        assert same < 0.6, same
+        done = draft('-m', model, '-o', second, *QUICK, '--steps', 1, '--layers', '0', '--from', first)
+        assert done.returncode == 1 and 'has 2 layers, not 1' in done.stderr, done.stderr
+        done = draft('-m', model, '-o', second, *QUICK, '--steps', 1, '--from', folder + '/none')
+        assert done.returncode == 1 and '/none' in done.stderr, done.stderr
+
+
 def test_stops_and_goes_on():
     with tempfile.TemporaryDirectory() as folder:
         model, out = synth(folder), pathlib.Path(folder) / 'toy.draft.gguf'

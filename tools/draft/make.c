@@ -159,6 +159,12 @@ static enum status write_texts(struct run *r, struct error *err)
 
 /* ---- training ---- */
 
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
 static void recipe(const struct run *r, struct buffer *out)
 {
     const struct trainer *t = &r->trainer;
@@ -168,6 +174,8 @@ static void recipe(const struct run *r, struct buffer *out)
         target_file(&r->target), r->target.sha256);
     for (uint32_t i = 0; i < t->n_layers; i++)
         buffer_printf(out, "%s %u", i > 0 ? "," : "", t->layers[i]);
+    if (r->o->from != NULL)
+        buffer_printf(out, " (begun with %s)", file_name(r->o->from));
     buffer_printf(
         out,
         " of the target trained on %llu tokens of its own writing, %llu steps of %u tokens, rate "
@@ -254,7 +262,7 @@ static enum status train(struct run *r, struct error *err)
     return status;
 }
 
-/* From the state of an interrupted run, or from the target's layers. */
+/* From the state of an interrupted run, from another draft, or from the target's layers. */
 static enum status start_training(struct run *r, const uint32_t *layers, uint32_t n_layers,
                                   uint32_t n_map, struct error *err)
 {
@@ -270,6 +278,8 @@ static enum status start_training(struct run *r, const uint32_t *layers, uint32_
     trainer_map(&r->corpus, r->target.info.vocab, n_map, map);
     status = trainer_init(&r->trainer, &r->target, &r->corpus, layers, n_layers, map, n_map,
                           r->o->seed, err);
+    if (status == STATUS_OK && r->o->from != NULL)
+        status = student_weights(&r->trainer.student, r->o->from, err);
     r->trainer.began = seconds(r);
     free(map);
     return status;

@@ -19,6 +19,7 @@ static void usage(FILE *out)
         "      --tokens N          tokens of text (2000000)\n"
         "      --steps N           steps of training of 1280 tokens each (as many as the minutes give)\n"
         "      --layers A,B,...    the target's layers to begin with (the first and the last)\n"
+        "      --from DRAFT        begin with this draft of as many layers, made before, instead\n"
         "      --head-tokens N     most frequent tokens that the draft can propose (8192)\n"
         "      --rate X            highest learning rate (0.004)\n"
         "      --slots N           texts that grow at once (32)\n"
@@ -89,6 +90,7 @@ enum {
     TOKENS,
     STEPS,
     LAYERS,
+    FROM,
     HEAD,
     RATE,
     SLOTS,
@@ -106,6 +108,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"tokens", required_argument, NULL, TOKENS},
                                              {"steps", required_argument, NULL, STEPS},
                                              {"layers", required_argument, NULL, LAYERS},
+                                             {"from", required_argument, NULL, FROM},
                                              {"head-tokens", required_argument, NULL, HEAD},
                                              {"rate", required_argument, NULL, RATE},
                                              {"slots", required_argument, NULL, SLOTS},
@@ -137,6 +140,9 @@ static bool take(int option, const char *value, struct draft_options *o)
         return whole(value, 1, 1000000000u, &o->steps);
     case LAYERS:
         return layer_list(value, o);
+    case FROM:
+        o->from = value;
+        return true;
     case HEAD:
         return small(value, 1, 1u << 24, &o->head_tokens);
     case RATE:

@@ -9,6 +9,7 @@
 
 struct draft_options {
     const char *model, *output;
+    const char *from;    /* a draft to begin with, instead of the target's layers */
     const char *measure; /* prompts to measure a draft on, instead of making one */
     bool requantise;     /* the whole target in Q4_0, instead of training */
     double minutes;      /* of all */

@@ -78,28 +78,60 @@ static enum status read_map(const struct gguf *g, const struct target *t, uint32
     return STATUS_OK;
 }
 
+static enum status open_draft(const char *path, struct gguf **g, uint32_t *n_layers,
+                              struct error *err)
+{
+    struct error found = {0};
+    enum status status = gguf_open(path, g, err);
+    if (status != STATUS_OK)
+        return status;
+    status = gguf_map(*g, err);
+    *n_layers = gguf_u32(*g, "llama.block_count", 0, &found);
+    if (status == STATUS_OK && (*n_layers == 0 || *n_layers > STUDENT_LAYERS))
+        status = error_set(err, STATUS_INVALID, "%s has %u layers", path, *n_layers);
+    if (status != STATUS_OK)
+        gguf_free(*g);
+    return status;
+}
+
+static enum status take_layers(struct student *s, const struct gguf *g, uint32_t n,
+                               struct error *err)
+{
+    uint32_t layers[STUDENT_LAYERS];
+    for (uint32_t i = 0; i < n; i++)
+        layers[i] = i;
+    return target_weights(g, layers, &s->net, err);
+}
+
+enum status student_weights(struct student *s, const char *path, struct error *err)
+{
+    struct gguf *g;
+    uint32_t n, wanted = s->net.shape.layers;
+    enum status status = open_draft(path, &g, &n, err);
+    if (status != STATUS_OK)
+        return status;
+    if (n != wanted)
+        status = error_set(err, STATUS_INVALID, "%s has %u layers, not %u", path, n, wanted);
+    if (status == STATUS_OK)
+        status = take_layers(s, g, n, err);
+    gguf_free(g);
+    return status;
+}
+
 enum status student_read(struct student *s, const struct target *t, const char *path,
                          uint32_t length, struct error *err)
 {
     struct gguf *g;
-    uint32_t *map = NULL, n_map = 0, layers[64];
+    uint32_t *map = NULL, n_map = 0, n = 0;
     *s = (struct student){0};
-    enum status status = gguf_open(path, &g, err);
+    enum status status = open_draft(path, &g, &n, err);
     if (status != STATUS_OK)
         return status;
-    status = gguf_map(g, err);
-    if (status == STATUS_OK)
-        status = read_map(g, t, &map, &n_map, err);
-    struct error found = {0};
-    uint32_t n = gguf_u32(g, "llama.block_count", 0, &found);
-    for (uint32_t i = 0; i < 64; i++)
-        layers[i] = i;
-    if (status == STATUS_OK && (n == 0 || n > 64))
-        status = error_set(err, STATUS_INVALID, "%s has %u layers", path, n);
+    status = read_map(g, t, &map, &n_map, err);
     if (status == STATUS_OK)
         status = student_init(s, t, n, map, n_map, length, length, err);
     if (status == STATUS_OK)
-        status = target_weights(g, layers, &s->net, err);
+        status = take_layers(s, g, n, err);
     if (status != STATUS_OK)
         student_release(s);
     free(map);

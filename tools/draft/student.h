@@ -9,6 +9,8 @@
 #include "tools/draft/net.h"
 #include "tools/draft/target.h"
 
+#define STUDENT_LAYERS 64u
+
 struct student {
     const struct target *target;
     struct kernels kernels;
@@ -34,6 +36,9 @@ void student_release(struct student *s);
 /* Reads a draft's file (export.h), which must be one for this target. */
 enum status student_read(struct student *s, const struct target *t, const char *path,
                          uint32_t length, struct error *err);
+
+/* The weights of a draft made before, of as many layers and the same widths. */
+enum status student_weights(struct student *s, const char *path, struct error *err);
 
 /* Forward pass over rows · length tokens whose embeddings and starts are in x and start. */
 struct net_batch student_batch(const struct student *s, uint32_t rows, uint32_t length);

@@ -19,7 +19,7 @@
 
 #define TRAINER_ROWS 4u
 #define TRAINER_LENGTH 320u
-#define TRAINER_LAYERS 64u
+#define TRAINER_LAYERS STUDENT_LAYERS
 
 struct trainer {
     struct student student;
