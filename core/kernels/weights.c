@@ -1,4 +1,5 @@
-/* weights.c: sizes of weight types, and repacking of GGUF rows into panels (layouts: weights.h). */
+/* weights.c: sizes of weight types, and repacking of GGUF rows into panels (layouts: weights.h), row by
+ * row: the definition, which the panels at a matrix's end need. repack.c does the others. */
 #include <string.h>
 
 #include "core/base/check.h"
@@ -96,10 +97,7 @@ static void put_nibbles(uint8_t *dst, uint32_t r, const uint8_t *qs)
 /* Bit 4g + i of `bits` (the column's) goes to bit 8i + g. */
 static void put_bits(uint8_t *dst, uint32_t r, uint32_t bits)
 {
-    uint32_t out = 0;
-    for (uint32_t g = 0; g < 8; g++)
-        for (uint32_t i = 0; i < 4; i++)
-            out |= (bits >> (4 * g + i) & 1) << (8 * i + g);
+    const uint32_t out = spread_bits(bits);
     memcpy(dst + 4 * r, &out, 4);
 }
 
@@ -129,50 +127,6 @@ static bool repack_block32(enum weight_type type, uint8_t *unit, uint32_t half, 
     }
     put_nibbles(dst, r, src);
     return true;
-}
-
-/* What stands where in a GGUF block of 32, and how it lies in the unit. */
-struct block32 {
-    uint32_t bytes, quants; /* of the GGUF block; where its quants begin */
-    uint32_t words;         /* of 4 bytes of quants */
-    uint32_t at, stride;    /* of the unit's blocks */
-    bool has_min, has_bits;
-};
-
-static struct block32 block32_of(enum weight_type type)
-{
-    struct block32 b = {.bytes = weight_info(type)->block_bytes, .words = 4};
-    b.has_min = type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1;
-    b.has_bits = type == WEIGHT_Q5_0 || type == WEIGHT_Q5_1;
-    b.words = type == WEIGHT_Q8_0 ? 8 : 4;
-    b.quants = b.bytes - 4 * b.words;
-    b.at = b.has_min ? 128 : 64;
-    b.stride = 64 * b.words + (b.has_bits ? BITS_BYTES : 0);
-    return b;
-}
-
-/* Blocks b of 16 rows (of row_bytes) at once: the same bytes as repack_block32 puts there, written in
- * order, since loading takes as long as this does. */
-static bool repack_block32_rows(const struct block32 *layout, uint8_t *unit, uint32_t half,
-                                const uint8_t *src, size_t row_bytes)
-{
-    uint8_t *dst = unit + layout->at + half * layout->stride;
-    uint16_t bad = 0;
-    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-        const uint8_t *block = src + r * row_bytes;
-        memcpy(unit + UNIT_D + 32 * half + 2 * r, block, 2);
-        bad |= !f16_finite(load_u16(block));
-        if (layout->has_min) {
-            memcpy(unit + UNIT_M + 32 * half + 2 * r, block + 2, 2);
-            bad |= !f16_finite(load_u16(block + 2));
-        }
-        if (layout->has_bits)
-            put_bits(dst + NIBBLES_BYTES, r, load_u32(block + (layout->has_min ? 4 : 2)));
-    }
-    for (uint32_t j = 0; j < layout->words; j++)
-        for (uint32_t r = 0; r < PANEL_ROWS; r++)
-            memcpy(dst + 64 * j + 4 * r, src + r * row_bytes + layout->quants + 4 * j, 4);
-    return bad == 0;
 }
 
 static bool repack_q45_k(enum weight_type type, uint8_t *unit, uint32_t r, const uint8_t *src)
@@ -330,27 +284,6 @@ static bool repack_row(const struct matrix *m, uint8_t *panel, uint32_t r, const
     return true;
 }
 
-/* A panel of 16 whole rows of blocks of 32; false if a scale is not finite. */
-static bool repack_panel32(const struct matrix *m, uint8_t *panel, const uint8_t *src,
-                           size_t row_bytes)
-{
-    const struct weight_info *info = weight_info(m->type);
-    const struct block32 layout = block32_of(m->type);
-    const uint32_t blocks = m->cols / info->block_cols;
-    if (blocks % 2 != 0)
-        memset(panel + (size_t)(m->units - 1) * info->unit_bytes, 0, info->unit_bytes);
-    for (uint32_t b = 0; b < blocks; b++)
-        if (!repack_block32_rows(&layout, panel + (size_t)(b / 2) * info->unit_bytes, b & 1,
-                                 src + (size_t)b * info->block_bytes, row_bytes))
-            return false;
-    return true;
-}
-
-static bool is_block32(enum weight_type type)
-{
-    return weight_info(type)->block_cols == 32 && type != WEIGHT_MXFP4;
-}
-
 enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, uint32_t p1,
                           struct error *err)
 {
@@ -359,9 +292,8 @@ enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, 
     for (uint32_t p = p0; p < p1; p++) {
         uint8_t *panel = m->data + p * m->panel_bytes;
         /* What this refuses, the rows one by one will name. */
-        if (is_block32(m->type) && (p + 1) * PANEL_ROWS <= m->rows &&
-            repack_panel32(m, panel, (const uint8_t *)src + (p - p0) * PANEL_ROWS * row_bytes,
-                           row_bytes))
+        if ((p + 1) * PANEL_ROWS <= m->rows &&
+            repack_panel(m, panel, (const uint8_t *)src + (p - p0) * PANEL_ROWS * row_bytes))
             continue;
         memset(panel, 0, m->panel_bytes);
         for (uint32_t r = 0; r < PANEL_ROWS && p * PANEL_ROWS + r < m->rows; r++) {

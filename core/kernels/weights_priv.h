@@ -26,6 +26,23 @@
 #define HALVES_SC 64u /* Q2_K, Q3_K */
 #define HALVES_QUANTS 320u
 
+/* Bit 4g + i goes to bit 8i + g. */
+static inline uint32_t spread_bits(uint32_t bits)
+{
+    uint32_t out = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t x = bits >> i & 0x11111111;
+        x = (x | x >> 3) & 0x03030303;
+        x = (x | x >> 6) & 0x000f000f;
+        out |= ((x | x >> 12) & 0xff) << 8 * i;
+    }
+    return out;
+}
+
+/* Fills a panel of 16 whole rows, all at once: the bytes that matrix_repack defines. False, with
+ * nothing promised about the panel: a number is not finite, or the type is one that is not done so. */
+bool repack_panel(const struct matrix *m, uint8_t *panel, const uint8_t *src);
+
 /* What the nibbles of IQ4_NL and IQ4_XS, and of MXFP4 (doubled, as its scale is halved) stand for. */
 extern const int8_t iq4_values[16], mxfp4_values[16];
 

@@ -22,19 +22,16 @@ void text_table_release(struct text_table *t)
     *t = (struct text_table){0};
 }
 
-/* FNV-1a with a final mix, as the low bits choose the slot. */
-static uint64_t hash(struct slice text)
+/* The low bits choose the slot. */
+static size_t home(const struct text_table *t, uint64_t hash)
 {
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < text.len; i++)
-        h = (h ^ (unsigned char)text.ptr[i]) * 0x100000001b3u;
-    return h ^ h >> 32;
+    return (hash ^ hash >> 32) & t->mask;
 }
 
 /* The slot of text, or the free one where it belongs. */
-static struct text_slot *find(const struct text_table *t, struct slice text)
+static struct text_slot *find(const struct text_table *t, struct slice text, uint64_t hash)
 {
-    for (size_t i = hash(text) & t->mask;; i = (i + 1) & t->mask) {
+    for (size_t i = home(t, hash);; i = (i + 1) & t->mask) {
         struct text_slot *slot = &t->slots[i];
         if (slot->value == TEXT_TABLE_NONE || slice_equal(slice_make(slot->ptr, slot->len), text))
             return slot;
@@ -45,25 +42,47 @@ static void grow(struct text_table *t)
 {
     struct text_table bigger;
     text_table_init(&bigger, t->count * 2);
-    for (size_t i = 0; i <= t->mask; i++)
+    for (size_t i = 0; i <= t->mask; i++) {
+        struct slice text = slice_make(t->slots[i].ptr, t->slots[i].len);
         if (t->slots[i].value != TEXT_TABLE_NONE)
-            *find(&bigger, slice_make(t->slots[i].ptr, t->slots[i].len)) = t->slots[i];
+            *find(&bigger, text, text_hash(TEXT_HASH_EMPTY, text)) = t->slots[i];
+    }
     bigger.count = t->count;
     text_table_release(t);
     *t = bigger;
 }
 
-void text_table_set(struct text_table *t, struct slice text, uint32_t value)
+void text_table_set_hashed(struct text_table *t, struct slice text, uint64_t hash, uint32_t value)
 {
-    struct text_slot *slot = find(t, text);
+    struct text_slot *slot = find(t, text, hash);
     if (slot->value == TEXT_TABLE_NONE && ++t->count * 2 > t->mask) {
         grow(t);
-        slot = find(t, text);
+        slot = find(t, text, hash);
     }
     *slot = (struct text_slot){text.ptr, (uint32_t)text.len, value};
 }
 
+void text_table_set(struct text_table *t, struct slice text, uint32_t value)
+{
+    text_table_set_hashed(t, text, text_hash(TEXT_HASH_EMPTY, text), value);
+}
+
+uint32_t text_table_get_hashed(const struct text_table *t, struct slice text, uint64_t hash)
+{
+    return find(t, text, hash)->value;
+}
+
 uint32_t text_table_get(const struct text_table *t, struct slice text)
 {
-    return find(t, text)->value;
+    return text_table_get_hashed(t, text, text_hash(TEXT_HASH_EMPTY, text));
+}
+
+void text_table_prefetch(const struct text_table *t, uint64_t hash)
+{
+    __builtin_prefetch(&t->slots[home(t, hash)]);
+}
+
+void text_table_prefetch_text(const struct text_table *t, uint64_t hash)
+{
+    __builtin_prefetch(t->slots[home(t, hash)].ptr);
 }

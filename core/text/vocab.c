@@ -33,9 +33,13 @@ struct loader {
     const struct gguf *g;
     struct vocab *v;
     struct error *err;
-    size_t used;    /* of v->texts */
-    size_t n_extra; /* allocated */
+    size_t used;      /* of v->texts */
+    size_t n_extra;   /* allocated */
+    uint64_t *hashes; /* of the tokens' texts */
 };
+
+/* Look-ups in tables that are larger than the caches are prefetched so many ahead. */
+#define AHEAD 16u
 
 static struct slice keep(struct loader *l, const char *ptr, size_t len)
 {
@@ -126,6 +130,7 @@ static enum status load_tokens(struct loader *l, const struct gguf_array *texts)
     if (v->model == VOCAB_SPM && scores.count == 0)
         return bad(l, "tokenizer.ggml.scores", "is missing");
     v->tokens = xcalloc(v->n, sizeof(*v->tokens));
+    l->hashes = xreallocarray(NULL, v->n, sizeof(*l->hashes));
     text_table_init(&v->by_text, v->n);
     for (uint32_t i = 0; i < v->n; i++) {
         struct vocab_token *t = &v->tokens[i];
@@ -145,24 +150,29 @@ static enum status load_tokens(struct loader *l, const struct gguf_array *texts)
             return bad(l, "tokenizer.ggml.scores", "has an element that is no finite number");
         t->text = keep(l, text.ptr, text.len);
         t->bytes = decode(l, t->text, t->kind);
-        if (text.len != 0)
-            text_table_set(&v->by_text, t->text, i);
+        l->hashes[i] = text_hash(TEXT_HASH_EMPTY, t->text);
+    }
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (i + AHEAD < v->n)
+            text_table_prefetch(&v->by_text, l->hashes[i + AHEAD]);
+        if (v->tokens[i].text.len != 0)
+            text_table_set_hashed(&v->by_text, v->tokens[i].text, l->hashes[i], i);
     }
     return STATUS_OK;
 }
 
-static void add_symbol(struct vocab *v, struct slice text, uint32_t symbol)
+static void add_symbol(struct vocab *v, struct slice text, uint64_t hash, uint32_t symbol)
 {
-    text_table_set(&v->symbols, text, symbol);
+    text_table_set_hashed(&v->symbols, text, hash, symbol);
     if (text.len > v->longest)
         v->longest = (uint32_t)text.len;
 }
 
 /* The symbol of a text, made if there is none. */
-static uint32_t intern(struct loader *l, struct slice text)
+static uint32_t intern(struct loader *l, struct slice text, uint64_t hash)
 {
     struct vocab *v = l->v;
-    uint32_t symbol = text_table_get(&v->symbols, text);
+    uint32_t symbol = text_table_get_hashed(&v->symbols, text, hash);
     if (symbol != TEXT_TABLE_NONE)
         return symbol;
     if (v->n_symbols - v->n == l->n_extra) {
@@ -173,7 +183,7 @@ static uint32_t intern(struct loader *l, struct slice text)
     *extra = (struct vocab_token){.kind = TOKEN_NORMAL};
     extra->text = keep(l, text.ptr, text.len);
     extra->bytes = decode(l, extra->text, TOKEN_NORMAL);
-    add_symbol(v, extra->text, v->n_symbols);
+    add_symbol(v, extra->text, hash, v->n_symbols);
     return v->n_symbols++;
 }
 
@@ -192,12 +202,59 @@ static struct vocab_merge *merge_slot(const struct vocab *v, uint32_t left, uint
     }
 }
 
-/* Each merge is "left right", split at the first space behind the first byte, as a merge may begin
- * with one. */
+/* A merge as it is read: two texts, hashes of both and of them together, then their symbols. */
+struct pair {
+    struct slice left, right;
+    uint64_t hashes[3];
+    uint32_t symbols[2];
+};
+
+/* Reads "left right", split at the first space behind the first byte, as a merge may begin with one. */
+static bool read_pair(struct slice text, struct pair *p)
+{
+    const char *space = text.len > 1 ? memchr(text.ptr + 1, ' ', text.len - 1) : NULL;
+    size_t left_len = space != NULL ? (size_t)(space - text.ptr) : 0;
+    if (space == NULL || left_len + 1 == text.len)
+        return false;
+    p->left = slice_make(text.ptr, left_len);
+    p->right = slice_make(space + 1, text.len - left_len - 1);
+    p->hashes[0] = text_hash(TEXT_HASH_EMPTY, p->left);
+    p->hashes[1] = text_hash(TEXT_HASH_EMPTY, p->right);
+    p->hashes[2] = text_hash(p->hashes[0], p->right);
+    return true;
+}
+
+/* n merges, the first of rank `rank`: each round fetches what the next one looks at. */
+static void add_merges(struct loader *l, struct pair *pairs, uint32_t n, uint32_t rank,
+                       struct buffer *whole)
+{
+    struct vocab *v = l->v;
+    for (uint32_t k = 0; k < 3 * n; k++)
+        text_table_prefetch_text(&v->symbols, pairs[k / 3].hashes[k % 3]);
+    for (uint32_t k = 0; k < n; k++) {
+        struct pair *p = &pairs[k];
+        p->symbols[0] = intern(l, p->left, p->hashes[0]);
+        p->symbols[1] = intern(l, p->right, p->hashes[1]);
+        __builtin_prefetch(&v->merges[merge_hash(p->symbols[0], p->symbols[1]) & v->merge_mask], 1);
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        struct pair *p = &pairs[k];
+        struct vocab_merge *m = merge_slot(v, p->symbols[0], p->symbols[1]);
+        if (m->left != TOKEN_NONE)
+            continue;
+        buffer_clear(whole);
+        buffer_add_slice(whole, p->left);
+        buffer_add_slice(whole, p->right);
+        *m = (struct vocab_merge){p->symbols[0], p->symbols[1],
+                                  intern(l, buffer_slice(whole), p->hashes[2]), rank + k};
+    }
+}
+
 static enum status load_merges(struct loader *l, const struct gguf_array *merges)
 {
     struct vocab *v = l->v;
     struct buffer whole = {0};
+    struct pair pairs[AHEAD];
     uint64_t cap = 16;
     size_t at = 0;
     while (cap < merges->count * 2)
@@ -206,23 +263,18 @@ static enum status load_merges(struct loader *l, const struct gguf_array *merges
     v->merge_mask = cap - 1;
     for (uint64_t i = 0; i < cap; i++)
         v->merges[i].left = TOKEN_NONE;
-    for (uint32_t i = 0; i < merges->count; i++) {
-        struct slice text = gguf_array_string(merges, &at);
-        const char *space = text.len > 1 ? memchr(text.ptr + 1, ' ', text.len - 1) : NULL;
-        size_t left_len = space != NULL ? (size_t)(space - text.ptr) : 0;
-        if (space == NULL || left_len + 1 == text.len) {
-            buffer_release(&whole);
-            return bad(l, "tokenizer.ggml.merges",
-                       "has an element that is not two texts with a space between");
+    for (uint32_t i = 0; i < merges->count; i += AHEAD) {
+        uint32_t n = merges->count - i < AHEAD ? (uint32_t)merges->count - i : AHEAD;
+        for (uint32_t k = 0; k < n; k++) {
+            if (!read_pair(gguf_array_string(merges, &at), &pairs[k])) {
+                buffer_release(&whole);
+                return bad(l, "tokenizer.ggml.merges",
+                           "has an element that is not two texts with a space between");
+            }
+            for (uint32_t h = 0; h < 3; h++)
+                text_table_prefetch(&v->symbols, pairs[k].hashes[h]);
         }
-        struct slice right_text = slice_make(space + 1, text.len - left_len - 1);
-        uint32_t left = intern(l, slice_make(text.ptr, left_len)), right = intern(l, right_text);
-        buffer_clear(&whole);
-        buffer_add(&whole, text.ptr, left_len);
-        buffer_add_slice(&whole, right_text);
-        struct vocab_merge *m = merge_slot(v, left, right);
-        if (m->left == TOKEN_NONE)
-            *m = (struct vocab_merge){left, right, intern(l, buffer_slice(&whole)), i};
+        add_merges(l, pairs, n, i, &whole);
     }
     buffer_release(&whole);
     return STATUS_OK;
@@ -239,8 +291,10 @@ static enum status load_symbols(struct loader *l, const struct gguf_array *merge
         unsigned kind = v->tokens[i].kind;
         bool plain = kind == TOKEN_NORMAL || kind == TOKEN_USER_DEFINED ||
                      (kind == TOKEN_BYTE && v->model == VOCAB_BPE);
+        if (i + AHEAD < v->n)
+            text_table_prefetch(&v->symbols, l->hashes[i + AHEAD]);
         if (plain && v->tokens[i].text.len != 0)
-            add_symbol(v, v->tokens[i].text, i);
+            add_symbol(v, v->tokens[i].text, l->hashes[i], i);
     }
     if (v->model == VOCAB_BPE)
         status = load_merges(l, merges);
@@ -406,6 +460,7 @@ enum status vocab_load(const struct gguf *g, struct vocab **v, struct error *err
 {
     struct loader l = {.g = g, .v = xcalloc(1, sizeof(**v)), .err = err};
     enum status status = load(&l);
+    free(l.hashes);
     if (status != STATUS_OK) {
         vocab_free(l.v);
         l.v = NULL;
