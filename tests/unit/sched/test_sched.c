@@ -364,12 +364,14 @@ END_TEST
 /* Two more whose clients do not read: they run, are paused, and are put back. */
 static void put_two_back(uint64_t id, uint64_t preemptions)
 {
-    for (uint64_t k = id; k < id + 2; k++)
-        harness_submit(&h, harness_generation(k, 20, 300));
-    for (uint64_t k = id; k < id + 2; k++) {
-        harness_until(&h, k, 1);
-        sched_pause(h.sched, k, true);
-    }
+    harness_gate(&h);
+    harness_submit(&h, harness_generation(id, 20, 300));
+    harness_at_gate(&h);
+    harness_submit(&h, harness_generation(id + 1, 20, 300));
+    harness_pass(&h);
+    sched_pause(h.sched, id, true);
+    sched_pause(h.sched, id + 1, true);
+    harness_open(&h);
     for (int i = 0; i < 100 && stats_value(h.stats, STAT_preemptions_total) < preemptions; i++)
         nanosleep(&(struct timespec){0, 50000000}, NULL);
     ck_assert_uint_eq(stats_value(h.stats, STAT_preemptions_total), preemptions);
