@@ -1,11 +1,16 @@
 /* tokenring bench spec: the same prompts with drafts and without, alternating in one process, through the scheduler
  * that the server has.
  *
- * For each class of prompts: how many times as fast, how many tokens came of a step, how often the drafts were right,
- * by their place. `bound` is what could be had at best with that acceptance a, at the costs of a step v(rows) and of a
- * pass of the draft model c that were measured meanwhile, in steps of one row, with the best constant length g:
+ * For each class of prompts: how many times as fast, how often the drafts that were verified were right, and two
+ * bounds, both by
  *     (1 - a^(g+1)) / ((1 - a) * (v(g+1) + g*c))
- * Every answer is compared with its twin, logits hashes too. */
+ * with the best constant length g, a step of n rows v(n) and a guess c in steps of one row, as measured in these runs.
+ *     bound    a is that of a third run, where -a tokens are drafted and verified in every step, whatever they cost: of
+ *              all guesses that the target got to. What drafting always that far could bring at best.
+ *     chosen   a is that of the guesses that the controller chose to verify. It chose the better ones, so no constant
+ *              length reaches this: the harder of the two.
+ * Every answer is compared with its twins, with -H the hashes of their logits, too: these take time for each token, so
+ * speed is measured without. Then, where the time of the drafted runs went. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <jansson.h>
@@ -40,17 +45,26 @@ struct tally {
     uint64_t tokens, ns;
 };
 
+/* Without drafts; with as many as pay; with a constant number. */
+enum mode { OFF, ON, ALWAYS, MODES };
+
+struct outcome {
+    struct tally tally;
+    struct spec_account account;
+    uint64_t tried[DRAFT_MAX], right[DRAFT_MAX]; /* by place */
+};
+
 struct class
 {
     const char *name;
-    struct tally off, on;
-    uint64_t tried[DRAFT_MAX], right[DRAFT_MAX];
+    struct outcome of[MODES];
 };
 
 struct run {
     const char *path, *prompts_path, *tier, *draft_path;
-    uint32_t threads, n, streams, repeats, limit;
+    uint32_t threads, n, streams, repeats, limit, always;
     float temperature;
+    bool hashes;
     struct session session;
     struct gguf *draft_file;
     struct model *draft;
@@ -135,22 +149,23 @@ static bool prompts_suit(const struct run *r, struct error *err)
 
 struct answer {
     uint32_t n;
-    uint64_t hash;
+    uint64_t hash; /* of its tokens and, with -H, logits */
 };
 
 /* Runs prompts [first, first + count) at once; their answers, and tokens and time of each added to what its class has. */
-static void run_group(struct run *r, uint32_t first, uint32_t count, bool drafts,
+static void run_group(struct run *r, uint32_t first, uint32_t count, enum mode mode,
                       struct answer *answers)
 {
     struct error err = {0};
     struct sched_event e;
+    uint64_t hashes[STREAMS_MAX] = {0};
     for (uint32_t i = 0; i < count; i++) {
         const struct prompt *p = &r->prompts[first + i];
         uint32_t *tokens = xreallocarray(NULL, p->n, sizeof(*tokens));
         memcpy(tokens, p->tokens, p->n * sizeof(*tokens));
         struct generation *g = generation_new(i, tokens, p->n);
         g->max_tokens = r->n;
-        g->no_drafts = !drafts;
+        g->no_drafts = mode == OFF;
         g->sampling.temperature = r->temperature;
         g->sampling.seed = first + i;
         /* Only the text itself helps: a prompt is answered many times here. */
@@ -161,12 +176,15 @@ static void run_group(struct run *r, uint32_t first, uint32_t count, bool drafts
         struct pollfd p = {.fd = sched_event_fd(r->sched), .events = POLLIN};
         while (sched_next_event(r->sched, &e)) {
             check(e.kind != SCHED_FAILED);
+            if (e.kind == SCHED_TOKEN)
+                hashes[e.id] = (hashes[e.id] ^ e.token.token) * UINT64_C(0x9e3779b97f4a7c15);
             if (e.kind != SCHED_DONE)
                 continue;
             struct class *c = &r->classes[r->prompts[first + e.id].class];
-            struct tally *t = drafts ? &c->on : &c->off;
+            struct tally *t = &c->of[mode].tally;
             left--;
-            answers[e.id] = (struct answer){e.end.completion_tokens, e.end.logits_hash};
+            answers[e.id] =
+                (struct answer){e.end.completion_tokens, hashes[e.id] ^ e.end.logits_hash};
             t->tokens += e.end.completion_tokens > 0 ? e.end.completion_tokens - 1 : 0;
             t->ns += e.end.decode_ns;
         }
@@ -175,93 +193,206 @@ static void run_group(struct run *r, uint32_t first, uint32_t count, bool drafts
     }
 }
 
-/* One group both ways; drafts' places counted for the class of its first. */
-static void compare_group(struct run *r, uint32_t first, uint32_t count, bool drafts_first)
+static void add_outcome(struct outcome *sum, const struct outcome *o)
 {
-    struct answer with[STREAMS_MAX], without[STREAMS_MAX];
-    struct class *c = &r->classes[r->prompts[first].class];
-    if (!drafts_first)
-        run_group(r, first, count, false, without);
-    memset(r->spec->tried, 0, sizeof(r->spec->tried));
-    memset(r->spec->right, 0, sizeof(r->spec->right));
-    run_group(r, first, count, true, with);
-    for (uint32_t k = 0; k < DRAFT_MAX; k++) {
-        c->tried[k] += r->spec->tried[k];
-        c->right[k] += r->spec->right[k];
+    sum->tally.tokens += o->tally.tokens;
+    sum->tally.ns += o->tally.ns;
+    for (uint32_t i = 0; i < DRAFT_MAX; i++) {
+        sum->tried[i] += o->tried[i];
+        sum->right[i] += o->right[i];
     }
-    if (drafts_first)
-        run_group(r, first, count, false, without);
-    for (uint32_t i = 0; i < count; i++)
-        r->n_unequal += with[i].n != without[i].n || with[i].hash != without[i].hash;
+    for (uint32_t i = 0; i < DRAFT_MAX + 2; i++) {
+        sum->account.steps[i] += o->account.steps[i];
+        sum->account.step_ns[i] += o->account.step_ns[i];
+    }
+    sum->account.draft_ns += o->account.draft_ns;
+    sum->account.passes += o->account.passes;
+    sum->account.drafted += o->account.drafted;
+    sum->account.right += o->account.right;
 }
 
-static double rate(const struct tally *t)
+/* One group in one way. Places and time are counted for the class of its first. What the controller learns where it may
+ * not choose is forgotten. */
+static void run_mode(struct run *r, uint32_t first, uint32_t count, enum mode mode,
+                     struct answer *answers)
 {
-    return t->ns > 0 ? (double)t->tokens * 1e9 / (double)t->ns : 0;
+    struct spec *s = r->spec;
+    struct controller kept = s->controller;
+    struct outcome o = {0};
+    s->controller.always = mode == ALWAYS ? r->always : 0;
+    s->account = (struct spec_account){0};
+    memset(s->tried, 0, sizeof(s->tried));
+    memset(s->right, 0, sizeof(s->right));
+    run_group(r, first, count, mode, answers);
+    o.account = s->account;
+    memcpy(o.tried, s->tried, sizeof(o.tried));
+    memcpy(o.right, s->right, sizeof(o.right));
+    if (mode == ALWAYS)
+        s->controller = kept;
+    add_outcome(&r->classes[r->prompts[first].class].of[mode], &o);
 }
 
-/* Share of the drafted tokens that were verified (all before them right) and right. */
-static double acceptance(const struct class *c)
+/* One group in all ways, from another one on each time. */
+static void compare_group(struct run *r, uint32_t first, uint32_t count, uint32_t turn)
+{
+    struct answer answers[MODES][STREAMS_MAX];
+    uint32_t n = r->always > 0 ? MODES : ALWAYS;
+    for (uint32_t k = 0; k < n; k++)
+        run_mode(r, first, count, (turn + k) % n, answers[(turn + k) % n]);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 1; k < n; k++)
+            if (answers[k][i].n != answers[OFF][i].n ||
+                answers[k][i].hash != answers[OFF][i].hash) {
+                r->n_unequal++;
+                break;
+            }
+}
+
+static double rate(const struct outcome *o)
+{
+    return o->tally.ns > 0 ? (double)o->tally.tokens * 1e9 / (double)o->tally.ns : 0;
+}
+
+static double ratio(const struct class *c)
+{
+    return c->of[OFF].tally.ns > 0 ? rate(&c->of[ON]) / rate(&c->of[OFF]) : 0;
+}
+
+/* Share of the drafted tokens that the target got to (all before them right) that were right. */
+static double acceptance(const struct outcome *o)
 {
     uint64_t tried = 0, right = 0;
     for (uint32_t k = 0; k < DRAFT_MAX; k++) {
-        tried += c->tried[k];
-        right += c->right[k];
+        tried += o->tried[k];
+        right += o->right[k];
     }
     return tried > 0 ? (double)right / (double)tried : 0;
 }
 
-static double best_bound(const struct run *r, double a)
+static double step_ns(const struct spec_account *a)
 {
-    const struct controller *k = &r->spec->controller;
-    double one = cost_of(&k->step, 1),
-           c = r->spec->n_drafters > 2 ? cost_of(&k->model, 1) / one : 0, best = 1, power = a;
+    double sum = 0;
+    for (uint32_t i = 0; i < DRAFT_MAX + 2; i++)
+        sum += a->step_ns[i];
+    return sum;
+}
+
+static uint64_t n_steps(const struct spec_account *a)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < DRAFT_MAX + 2; i++)
+        sum += a->steps[i];
+    return sum;
+}
+
+/* Costs in steps without drafts, as measured over all prompts. */
+struct costs {
+    double step;               /* ns */
+    double row[DRAFT_MAX + 1]; /* steps with so many drafted tokens */
+    double pass;
+};
+
+static struct costs costs_of(const struct run *r, const struct class *all)
+{
+    const struct spec_account *off = &all->of[OFF].account, *on = &all->of[ON].account,
+                              *always = &all->of[ALWAYS].account;
+    struct costs c = {.step = step_ns(off) / (double)n_steps(off), .row[0] = 1};
+    double known = cost_of(&r->spec->controller.step, r->streams);
+    for (uint32_t i = 1; i <= DRAFT_MAX; i++) {
+        uint64_t n = on->steps[i] + always->steps[i];
+        c.row[i] = n >= 8 ? (on->step_ns[i] + always->step_ns[i]) / (double)n / c.step
+                          : cost_of(&r->spec->controller.step, r->streams + i) / known;
+    }
+    if (on->passes > 0)
+        c.pass = on->draft_ns / (double)on->passes / c.step;
+    return c;
+}
+
+static double best_bound(const struct costs *c, double a)
+{
+    double best = 1, power = a;
     for (uint32_t g = 1; g <= DRAFT_MAX; g++) {
         power *= a;
         double made = a < 1 ? (1 - power) / (1 - a) : g + 1,
-               bound = made / (cost_of(&k->step, g + 1) / one + g * c);
+               bound = made / (c->row[g] + g * c->pass);
         best = bound > best ? bound : best;
     }
     return best;
 }
 
-static void print_class(const struct run *r, const struct class *c)
+static void print_places(const struct outcome *o)
 {
-    double a = acceptance(c), off = rate(&c->off), on = rate(&c->on);
-    printf("%-12s %7.1f %7.1f %6.3f %6.2f %6.3f   ", c->name, off, on, off > 0 ? on / off : 0,
-           best_bound(r, a), a);
-    for (uint32_t k = 0; k < 8 && c->tried[k] > 0; k++)
-        printf(" %4.2f(%llu)", (double)c->right[k] / (double)c->tried[k],
-               (unsigned long long)c->tried[k]);
+    for (uint32_t k = 0; k < 8 && o->tried[k] > 0; k++)
+        printf(" %4.2f(%lu)", (double)o->right[k] / (double)o->tried[k],
+               (unsigned long)o->tried[k]);
+}
+
+static void print_class(const struct run *r, const struct class *c, const struct costs *costs)
+{
+    const struct outcome *on = &c->of[ON], *always = &c->of[ALWAYS];
+    printf("%-12s %7.1f %7.1f %6.3f", c->name, rate(&c->of[OFF]), rate(on), ratio(c));
+    if (r->always > 0)
+        printf("   %6.3f %6.2f", acceptance(always), best_bound(costs, acceptance(always)));
+    printf("   %6.3f %6.2f  ", acceptance(on), best_bound(costs, acceptance(on)));
+    print_places(on);
     puts("");
+}
+
+/* Where the time of the runs with drafts went, in parts of that of those without. */
+static void print_account(const struct class *all, const struct costs *c)
+{
+    const struct outcome *on = &all->of[ON];
+    const struct spec_account *a = &on->account;
+    double whole = step_ns(&all->of[OFF].account), base = (double)n_steps(a) * c->step,
+           rows = step_ns(a) - base,
+           wrong = a->drafted > 0 ? rows * (double)(a->drafted - a->right) / (double)a->drafted : 0,
+           outside_off = (double)all->of[OFF].tally.ns - whole,
+           outside_on = (double)on->tally.ns - step_ns(a) - a->draft_ns;
+    printf(
+        "time with drafts, in that of all steps without: steps of one row each %.3f, further rows "
+        "%.3f (of wrong guesses %.3f), drafting %.3f",
+        base / whole, rows / whole, wrong / whole, a->draft_ns / whole);
+    printf("; between steps %.3f, without drafts %.3f\n", outside_on / whole, outside_off / whole);
+    printf("steps by drafted tokens:");
+    for (uint32_t i = 0; i < DRAFT_MAX + 2; i++)
+        if (a->steps[i] > 0)
+            printf(" %s%u: %llu", i > DRAFT_MAX ? "over " : "", i > DRAFT_MAX ? DRAFT_MAX : i,
+                   (unsigned long long)a->steps[i]);
+    printf("; %llu passes of the draft model\n", (unsigned long long)a->passes);
 }
 
 static void print_all(const struct run *r)
 {
-    const struct controller *k = &r->spec->controller;
     struct class all = {.name = "all"};
-    double one = cost_of(&k->step, r->streams), ratios = 0;
+    double ratios = 0;
     unsigned n = 0;
-    printf("class          off/s    on/s  ratio  bound  accept   by place (tries)\n");
+    for (unsigned i = 0; i < r->n_classes; i++)
+        for (unsigned mode = 0; mode < MODES; mode++)
+            add_outcome(&all.of[mode], &r->classes[i].of[mode]);
+    struct costs costs = costs_of(r, &all);
+    printf("class          off/s    on/s  ratio%s   chosen a bound   by place (tries)\n",
+           r->always > 0 ? "   always a bound" : "");
     for (unsigned i = 0; i < r->n_classes; i++) {
-        const struct class *c = &r->classes[i];
-        print_class(r, c);
-        all.off.tokens += c->off.tokens, all.off.ns += c->off.ns;
-        all.on.tokens += c->on.tokens, all.on.ns += c->on.ns;
-        for (uint32_t p = 0; p < DRAFT_MAX; p++)
-            all.tried[p] += c->tried[p], all.right[p] += c->right[p];
-        if (c->off.ns > 0 && c->on.ns > 0) {
-            ratios += rate(&c->on) / rate(&c->off);
-            n++;
-        }
+        print_class(r, &r->classes[i], &costs);
+        ratios += ratio(&r->classes[i]);
+        n += ratio(&r->classes[i]) > 0;
     }
-    print_class(r, &all);
+    print_class(r, &all, &costs);
     printf("mean of the classes' ratios %.3f; answers unequal: %u\n", n > 0 ? ratios / n : 0,
            r->n_unequal);
-    printf("a step of %u: %.3f ms; of 1, 2, 3, 4, 8 rows more:", r->streams, one / 1e6);
+    if (r->always > 0) {
+        printf("%u drafted always: %.3f times as fast; by place", r->always,
+               rate(&all.of[ALWAYS]) / rate(&all.of[OFF]));
+        print_places(&all.of[ALWAYS]);
+        puts("");
+    }
+    printf("a step of %u: %.3f ms; with 1, 2, 3, 4, 8 drafted tokens:", r->streams,
+           costs.step / 1e6);
     for (uint32_t rows = 1; rows <= 8; rows += rows < 4 ? 1 : 4)
-        printf(" %.3f", cost_of(&k->step, r->streams + rows) / one);
-    printf("; a pass of the draft model: %.3f\n", cost_of(&k->model, 1) / cost_of(&k->step, 1));
+        printf(" %.3f", costs.row[rows]);
+    printf("; a guess of the draft model: %.3f\n", costs.pass);
+    if (r->streams == 1)
+        print_account(&all, &costs);
 }
 
 /* The draft model, with pages for a full context of all texts that it drafts for. */
@@ -318,7 +449,7 @@ static bool open_all(struct run *r, struct error *err)
                               .max_queue = STREAMS_MAX,
                               .max_running = STREAMS_MAX,
                               .no_cache = true,
-                              .trace_logits = true,
+                              .trace_logits = r->hashes,
                               .spec = r->spec,
                               .eog = r->eog,
                               .n_eog = r->n_eog};
@@ -356,6 +487,8 @@ static const char help[] =
     "  -n, --gen N            tokens to make at most (128)\n"
     "  -b, --streams N        prompts at once (1)\n"
     "  -r, --repeat N         rounds over all prompts (1)\n"
+    "  -a, --always N         tokens that the runs draft which measure the acceptance (3); 0: no such runs\n"
+    "  -H, --hashes           compare the logits, too; slower\n"
     "  -l, --limit N          only the first N prompts\n"
     "  -T, --temperature F    0: greedy (0)\n"
     "      --tier T           scalar, avx2, avxvnni, avx512, amx (the best)\n";
@@ -370,15 +503,22 @@ static bool number(const char *text, uint32_t least, uint32_t most, uint32_t *va
 
 static int parse(int argc, char **argv, struct run *r)
 {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},       {"prompts", required_argument, NULL, 'p'},
-        {"threads", required_argument, NULL, 't'},     {"gen", required_argument, NULL, 'n'},
-        {"streams", required_argument, NULL, 'b'},     {"repeat", required_argument, NULL, 'r'},
-        {"limit", required_argument, NULL, 'l'},       {"tier", required_argument, NULL, 'I'},
-        {"temperature", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
-        {"draft", required_argument, NULL, 'd'},       {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"model", required_argument, NULL, 'm'},
+                                            {"prompts", required_argument, NULL, 'p'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"gen", required_argument, NULL, 'n'},
+                                            {"streams", required_argument, NULL, 'b'},
+                                            {"repeat", required_argument, NULL, 'r'},
+                                            {"limit", required_argument, NULL, 'l'},
+                                            {"tier", required_argument, NULL, 'I'},
+                                            {"temperature", required_argument, NULL, 'T'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"draft", required_argument, NULL, 'd'},
+                                            {"always", required_argument, NULL, 'a'},
+                                            {"hashes", no_argument, NULL, 'H'},
+                                            {NULL, 0, NULL, 0}};
     int c;
-    while ((c = getopt_long(argc, argv, "m:p:d:t:n:b:r:l:T:h", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:p:d:t:n:b:r:l:T:a:Hh", options, NULL)) != -1) {
         bool ok = true;
         switch (c) {
         case 'm':
@@ -408,6 +548,12 @@ static int parse(int argc, char **argv, struct run *r)
         case 'l':
             ok = number(optarg, 1, 1 << 20, &r->limit);
             break;
+        case 'a':
+            ok = number(optarg, 0, DRAFT_MAX, &r->always);
+            break;
+        case 'H':
+            r->hashes = true;
+            break;
         case 'T':
             r->temperature = strtof(optarg, NULL);
             break;
@@ -432,7 +578,7 @@ static int parse(int argc, char **argv, struct run *r)
 
 int bench_spec(int argc, char **argv)
 {
-    struct run r = {.threads = 1, .n = 128, .streams = 1, .repeats = 1};
+    struct run r = {.threads = 1, .n = 128, .streams = 1, .repeats = 1, .always = 3};
     struct error err = {0};
     int code = parse(argc, argv, &r);
     if (code != 0)
@@ -448,7 +594,7 @@ int bench_spec(int argc, char **argv)
         for (uint32_t first = 0; first < r.n_prompts; first += r.streams) {
             uint32_t left = r.n_prompts - first;
             compare_group(&r, first, left < r.streams ? left : r.streams,
-                          (round + first / r.streams) % 2 != 0);
+                          round + first / r.streams);
         }
     if (ok)
         print_all(&r);

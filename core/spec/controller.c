@@ -4,7 +4,9 @@
 #define MODEL_TEXTS 8u
 #define MODEL_FIRST 0.1  /* a pass of the draft model in steps, before it is measured */
 #define MODEL_WINDOW 64u /* tokens that it catches up with at most */
-#define CAUGHT_SERVES 8  /* guesses that a token is of use for which the model has caught up with */
+#define MODEL_ROWS_FIRST 4u
+#define DISTURBED 2.0
+#define CAUGHT_SERVES 8 /* guesses that a token is of use for which the model has caught up with */
 #define FADE (1 - 1.0 / 64) /* of what steps brought, a step */
 #define SURE_FULL 512.0f
 
@@ -157,8 +159,8 @@ bool controller_wants_model(struct controller *c, const struct draft_text *t, ui
 {
     uint32_t n_asking = c->n_asking > 0 ? c->n_asking : 1;
     uint32_t place = t->draft.n, caught = t->n_tokens - t->fed, rows = 1;
-    if (c->always)
-        return true;
+    if (c->always > 0)
+        return place < c->always;
     if (c->step.level == 0 || n > MODEL_TEXTS || c->drafted_in_a_row >= CONTROLLER_REFRESH)
         return false;
     if (place == 0) {
@@ -194,6 +196,16 @@ double controller_guessed(struct controller *c, struct draft_text *t, uint32_t t
     return acceptance_of(&c->all, &t->mine, kind, place);
 }
 
+void controller_passed(struct controller *c, uint32_t rows, double ns)
+{
+    double most = c->model.level != 0 ? DISTURBED * cost_of(&c->model, rows) : cost_of(&c->step, 1);
+    c->passes++;
+    c->excess_ns += ns > most ? ns - most : 0;
+    /* A first pass over many rows says little about one. */
+    if (rows <= (c->model.level != 0 ? COST_ROWS : MODEL_ROWS_FIRST))
+        cost_learn(&c->model, rows, ns);
+}
+
 void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uint32_t emitted,
                        double ns, double draft_ns, bool alone)
 {
@@ -203,6 +215,8 @@ void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uin
     if (!c->begun)
         c->account = CONTROLLER_START * plain;
     c->begun = true;
+    draft_ns = draft_ns > c->excess_ns ? draft_ns - c->excess_ns : 0;
+    c->excess_ns = 0;
     c->account += CONTROLLER_EARN * plain - draft_ns;
     if (n_drafted > 0)
         c->account += plain * emitted / n - took;

@@ -46,14 +46,17 @@
 #define CONTROLLER_REFRESH 256u /* drafted steps in a row until one goes without, to measure it */
 
 struct controller {
-    bool always;           /* drafts are made and verified whole, whatever that costs: for tests */
-    struct cost step;      /* by rows: sequences and drafted tokens */
-    struct cost model;     /* a pass of the draft model, by rows */
-    struct acceptance all; /* of all requests */
+    uint32_t always;   /* that many tokens are drafted and verified in each step, whatever it costs:
+                        for tests and measurements; 0: as many as pay */
+    struct cost step;  /* by rows: sequences and drafted tokens */
+    struct cost model; /* a pass of the draft model, by rows */
+    struct acceptance all;          /* of all requests */
     float sure[2][2][DRAFT_TENTHS]; /* how often the model was how sure: of texts not drawn, drawn;
                                        of its first guess, later ones */
     double spent, made;             /* ns and tokens of the last steps, fading */
     double account;                 /* ns; see above */
+    uint64_t passes;                /* of the draft model so far */
+    double excess_ns;               /* of this step's passes: beyond what they can have cost */
     uint32_t n_asking;              /* texts of this step that may ask the draft model */
     bool begun;                     /* the account has had its start */
     bool probes;               /* the draft model was asked on trial, for one text of this step */
@@ -76,6 +79,10 @@ bool controller_wants_model(struct controller *c, const struct draft_text *t, ui
 /* The draft model guesses `token` next, with probability p in its eyes: appended to the draft.
  * Returns the probability that it is right if all before it are. */
 double controller_guessed(struct controller *c, struct draft_text *t, uint32_t token, float p);
+
+/* A pass of the draft model over so many rows took ns. What is beyond twice the usual is no cost of
+ * drafting: the thread had lost its CPU. */
+void controller_passed(struct controller *c, uint32_t rows, double ns);
 
 /* A step of n texts with n_drafted tokens took ns; in it, emitted tokens came out. draft_ns was
  * spent on making the drafts. alone: nothing else, as prompt tokens, was in the step. */

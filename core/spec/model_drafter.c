@@ -134,8 +134,7 @@ static uint32_t pass(struct model_drafter *d, struct draft_text **texts, uint32_
             chance[left++] = now;
         }
     }
-    if (d->n_tokens <= COST_ROWS)
-        cost_learn(&c->model, d->n_tokens, (double)(clock_ns() - start));
+    controller_passed(c, d->n_tokens, (double)(clock_ns() - start));
     return left;
 }
 

@@ -67,21 +67,26 @@ static void prefer_model(struct spec *s, struct draft_text **texts, uint32_t n)
 void spec_propose(struct spec *s, struct draft_text **texts, uint32_t n, uint32_t budget)
 {
     uint64_t start = clock_ns();
-    for (uint32_t i = 0; i < n; i++)
+    uint64_t passes = s->controller.passes;
+    for (uint32_t i = 0; i < n; i++) {
         texts[i]->draft.n = 0;
+        if (s->controller.always > 0 && texts[i]->most > s->controller.always)
+            texts[i]->most = s->controller.always;
+    }
     if (budget > 0 && n > 0) {
         for (uint32_t i = 0; i < s->n_drafters; i++) {
-            if (s->drafters[i]->is_model && !s->controller.always)
+            if (s->drafters[i]->is_model && s->controller.always == 0)
                 prefer_model(s, texts, n);
             s->drafters[i]->propose(s->drafters[i], texts, n, &s->controller);
         }
-        if (!s->controller.always)
+        if (s->controller.always == 0)
             controller_plan(&s->controller, texts, n, budget);
     }
     for (uint32_t i = 0; i < n; i++) {
         texts[i]->draft.n = texts[i]->draft.n < budget ? texts[i]->draft.n : budget;
         budget -= texts[i]->draft.n;
     }
+    s->account.passes += s->controller.passes - passes;
     s->draft_ns = (double)(clock_ns() - start);
 }
 
@@ -92,6 +97,8 @@ void spec_learn(struct spec *s, struct draft_text *t, uint32_t right)
         s->tried[i]++;
         s->right[i] += i < right;
     }
+    s->account.drafted += t->draft.n;
+    s->account.right += right;
     t->drafted += t->draft.n;
     t->accepted += right;
     t->draft.n = 0;
@@ -104,7 +111,6 @@ void spec_settle(struct spec *s, uint32_t n, uint32_t n_drafted, uint32_t emitte
     s->account.steps[size]++;
     s->account.step_ns[size] += ns;
     s->account.draft_ns += s->draft_ns;
-    s->account.emitted += emitted;
     controller_settle(&s->controller, n, n_drafted, emitted, ns, s->draft_ns, alone);
     s->draft_ns = 0;
 }

@@ -23,7 +23,8 @@ struct spec_account {
     uint64_t steps[DRAFT_MAX + 2]; /* by drafted tokens; the last: more */
     double step_ns[DRAFT_MAX + 2];
     double draft_ns;
-    uint64_t emitted;
+    uint64_t passes; /* of the draft model */
+    uint64_t drafted, right;
 };
 
 struct spec {

@@ -50,7 +50,7 @@ static struct spec *make_spec(uint32_t wrong_every, uint32_t bad)
     *seer = (struct seer){.drafter = {.name = "seer", .propose = see, .free = free_seer},
                           .wrong_every = wrong_every,
                           .bad = bad};
-    spec->controller.always = true;
+    spec->controller.always = DRAFT_MAX;
     spec_add(spec, &seer->drafter);
     return spec;
 }

@@ -111,7 +111,7 @@ static void free_seer(struct drafter *d)
 static struct spec *make_spec(const struct stream *alone, uint32_t vocab, uint32_t wrong_every)
 {
     struct spec *spec = spec_create();
-    spec->controller.always = true;
+    spec->controller.always = DRAFT_MAX;
     if (wrong_every == 0) {
         spec_add(spec, ngram_drafter());
         spec_add(spec, store_drafter());
@@ -351,7 +351,7 @@ static int test_own_draft(struct session *m, const struct stream *alone, const c
     for (int together = 0; together < 2; together++) {
         char what[96];
         struct spec *spec = spec_create();
-        spec->controller.always = true;
+        spec->controller.always = DRAFT_MAX;
         spec_add(spec, model_drafter(draft, &m->kernels, pool, pages_total(pool)));
         struct plan plan = {.pool = m->pool, .chunk = 64, .together = together, .spec = spec};
         run(m, &plan, streams);
