@@ -21,6 +21,7 @@
 #endif
 #define MAX_NC 4
 #define PREFETCH_BYTES 2304u
+#define MAX_STREAMS 4
 
 INLINE __m256 load_half(const uint8_t *p)
 {
@@ -509,6 +510,101 @@ static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint
     }
 }
 
+/* As many panels as there are streams, far apart, times one or two columns. */
+struct streams {
+    struct tile tile[MAX_STREAMS];
+};
+
+typedef void streams_fn(const struct streams *t);
+
+/* The panels take turns, unit by unit; one half after the other. */
+INLINE void streams_run(enum weight_type type, int streams, int nc, const struct streams *t)
+{
+    const uint32_t blocks = is_256(type) ? 8 : unit_blocks(type);
+    const size_t stride = t->tile[0].stride;
+    for (uint32_t half = 0; half < 64; half += 32) {
+        const uint8_t *x = t->tile[0].x;
+        __m256 f[MAX_STREAMS][MAX_NC];
+        size_t at = 0;
+        UNROLL
+        for (int s = 0; s < streams; s++)
+            UNROLL
+        for (int c = 0; c < nc; c++)
+            f[s][c] = _mm256_setzero_ps();
+        for (uint32_t u = 0; u < t->tile[0].units; u++) {
+            UNROLL
+            for (int s = 0; s < streams; s++) {
+                const uint8_t *w = t->tile[s].w + at;
+                __m256i sums[MAX_NC];
+                UNROLL
+                for (int c = 0; c < nc; c++)
+                    sums[c] = _mm256_setzero_si256();
+                if (half == 0)
+                    prefetch(&t->tile[s], w);
+                for (uint32_t i = 0; i < blocks; i++) {
+                    if (is_256(type))
+                        accumulate256(type, nc, w, i, half, x, stride, sums);
+                    else
+                        accumulate(type, nc, w, i, half, x, stride, f[s]);
+                }
+                if (is_256(type))
+                    fold256(type, nc, w, half, x, stride, sums, f[s]);
+            }
+            at += t->tile[0].unit_bytes;
+            x += blocks * sizeof(struct act_block);
+        }
+        UNROLL
+        for (int s = 0; s < streams; s++)
+            tile_store(&t->tile[s], nc, half / 4, f[s]);
+    }
+}
+
+/* [p0, p1) is cut in as many parts as there are streams, and panel i of each is multiplied together; what is
+ * left over goes the usual way, and so do more columns. */
+static void product_streams(streams_fn *const fns[KERNELS_STREAM_COLUMNS + 1], uint32_t streams,
+                            product_fn *rest, const struct matrix *w, uint32_t p0, uint32_t p1,
+                            const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy,
+                            bool add)
+{
+    const uint32_t part = n <= KERNELS_STREAM_COLUMNS && p1 > p0 ? (p1 - p0) / streams : 0;
+    struct streams t;
+
+    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
+    for (uint32_t i = p0; i < p0 + part; i++) {
+        for (uint32_t s = 0; s < streams; s++) {
+            const uint32_t p = i + s * part, left = w->rows - p * PANEL_ROWS;
+            t.tile[s] = (struct tile){.w = w->data + p * w->panel_bytes,
+                                      .units = w->units,
+                                      .unit_bytes = weight_info(w->type)->unit_bytes,
+                                      .rows = left < PANEL_ROWS ? left : PANEL_ROWS,
+                                      .fetch = true,
+                                      .x = acts_column(x, c0),
+                                      .stride = x->stride,
+                                      .y = y + (size_t)p * PANEL_ROWS,
+                                      .ldy = ldy,
+                                      .add = add};
+        }
+        fns[n](&t);
+    }
+    rest(w, p0 + streams * part, p1, x, c0, n, y, ldy, add);
+}
+
+#define STREAMS(type, count, nc)                                                                   \
+    static void streams##count##_##type##_##nc(const struct streams *t)                            \
+    {                                                                                              \
+        streams_run(WEIGHT_##type, count, nc, t);                                                  \
+    }
+#define STREAMED(type, count)                                                                      \
+    STREAMS(type, count, 1)                                                                        \
+    STREAMS(type, count, 2)                                                                        \
+    static void streamed##count##_##type(const struct matrix *w, uint32_t p0, uint32_t p1,         \
+                                         const struct acts *x, uint32_t c0, uint32_t n, float *y,  \
+                                         size_t ldy, bool add)                                     \
+    {                                                                                              \
+        static streams_fn *const fns[] = {NULL, streams##count##_##type##_1,                       \
+                                          streams##count##_##type##_2};                            \
+        product_streams(fns, count, product_##type, w, p0, p1, x, c0, n, y, ldy, add);             \
+    }
 #define TILE(type, halves, nc)                                                                     \
     static void tile_##type##_##nc(const struct tile *t)                                           \
     {                                                                                              \
@@ -531,33 +627,43 @@ static void product(tile_fn *const fns[MAX_NC + 1], const struct matrix *w, uint
         product(fns, w, p0, p1, x, c0, n, y, ldy, add);                                            \
     }
 
-TILES(Q8_0)
-TILES(Q4_0)
-TILES(Q4_1)
-TILES(Q5_0)
-TILES(Q5_1)
-TILES(Q4_K)
-TILES(Q5_K)
-TILES(Q6_K)
-TILES(IQ4_NL)
-TILES(IQ4_XS)
-TILES(MXFP4)
-TILES(Q2_K)
-TILES(Q3_K)
+#define TYPE(type)                                                                                 \
+    TILES(type)                                                                                    \
+    STREAMED(type, 2)                                                                              \
+    STREAMED(type, 4)
+
+TYPE(Q8_0)
+TYPE(Q4_0)
+TYPE(Q4_1)
+TYPE(Q5_0)
+TYPE(Q5_1)
+TYPE(Q4_K)
+TYPE(Q5_K)
+TYPE(Q6_K)
+TYPE(IQ4_NL)
+TYPE(IQ4_XS)
+TYPE(MXFP4)
+TYPE(Q2_K)
+TYPE(Q3_K)
 
 void avx2_fill_products(struct kernels *k)
 {
-    k->product[WEIGHT_Q8_0] = product_Q8_0;
-    k->product[WEIGHT_Q4_0] = product_Q4_0;
-    k->product[WEIGHT_Q4_1] = product_Q4_1;
-    k->product[WEIGHT_Q5_0] = product_Q5_0;
-    k->product[WEIGHT_Q5_1] = product_Q5_1;
-    k->product[WEIGHT_Q4_K] = product_Q4_K;
-    k->product[WEIGHT_Q5_K] = product_Q5_K;
-    k->product[WEIGHT_Q6_K] = product_Q6_K;
-    k->product[WEIGHT_IQ4_NL] = product_IQ4_NL;
-    k->product[WEIGHT_IQ4_XS] = product_IQ4_XS;
-    k->product[WEIGHT_MXFP4] = product_MXFP4;
-    k->product[WEIGHT_Q2_K] = product_Q2_K;
-    k->product[WEIGHT_Q3_K] = product_Q3_K;
+#define FILL(type)                                                                                 \
+    k->product[WEIGHT_##type] = product_##type;                                                    \
+    k->streamed[0][WEIGHT_##type] = streamed2_##type;                                              \
+    k->streamed[1][WEIGHT_##type] = streamed4_##type;
+    FILL(Q8_0)
+    FILL(Q4_0)
+    FILL(Q4_1)
+    FILL(Q5_0)
+    FILL(Q5_1)
+    FILL(Q4_K)
+    FILL(Q5_K)
+    FILL(Q6_K)
+    FILL(IQ4_NL)
+    FILL(IQ4_XS)
+    FILL(MXFP4)
+    FILL(Q2_K)
+    FILL(Q3_K)
+#undef FILL
 }

@@ -14,7 +14,8 @@
  *
  * Panels are read one after the other: on Zen 4 one stream a thread is as fast as memory (measured: 30 GB/s
  * where two streams give 26 and four 15); up to two columns the hardware prefetches best by itself, from
- * three on the out-of-order window no longer reaches far enough ahead. */
+ * three on the out-of-order window no longer reaches far enough ahead. CPUs that read faster in two or four streams
+ * get them for few columns (streams_run). */
 #include <stdbool.h>
 #include <string.h>
 
@@ -30,6 +31,9 @@
  * once for all of them, if its type wants that. */
 #define READY_FROM 49u
 #define READY_BLOCKS 256u
+/* How far each of several streams is prefetched. */
+#define STREAM_BYTES 2304u
+#define MAX_STREAMS 4
 /* Activations of the columns that go through the panels together, if that is more than BLOCK_LEAST columns. */
 #define BLOCK_BYTES (256u << 10)
 #define BLOCK_LEAST 64u
@@ -227,6 +231,14 @@ INLINE void fold256(enum weight_type type, int nc, const uint8_t *unit, const ui
     }
 }
 
+/* sums += block · column a, shifted. */
+INLINE __m512i add256(enum weight_type type, const struct block512 *b, const struct act_block256 *a,
+                      __m512i sums)
+{
+    return _mm512_add_epi32(
+        sums, _mm512_sllv_epi32(scaled_dots(type, b, a), _mm512_set1_epi32(a->shift)));
+}
+
 INLINE void tile256(enum weight_type type, int nc, bool ready, const struct tile *t)
 {
     const uint32_t bytes = unit_bytes(type);
@@ -252,12 +264,9 @@ INLINE void tile256(enum weight_type type, int nc, bool ready, const struct tile
             else
                 unpack256(type, w, i, &b);
             UNROLL
-            for (int c = 0; c < nc; c++) {
-                const struct act_block256 *a =
-                    (const struct act_block256 *)column(x, stride, c) + i;
-                sums[c] = _mm512_add_epi32(sums[c], _mm512_sllv_epi32(scaled_dots(type, &b, a),
-                                                                      _mm512_set1_epi32(a->shift)));
-            }
+            for (int c = 0; c < nc; c++)
+                sums[c] = add256(type, &b, (const struct act_block256 *)column(x, stride, c) + i,
+                                 sums[c]);
         }
         fold256(type, nc, w, x, stride, sums, f);
         w += bytes;
@@ -358,6 +367,113 @@ static void product(const struct tiles *fns, const struct matrix *w, uint32_t p0
     }
 }
 
+/* As many panels as there are streams, far apart, times up to two columns. */
+struct streams {
+    const uint8_t *w[MAX_STREAMS];
+    struct tile tile[MAX_STREAMS]; /* where their results go */
+};
+
+typedef void streams_fn(const struct streams *t);
+
+/* The panels take turns, block by block. */
+INLINE void streams_run(enum weight_type type, int streams, int nc, const struct streams *t)
+{
+    const uint32_t bytes = unit_bytes(type), blocks = is_256(type) ? 8 : unit_blocks(type);
+    const size_t stride = t->tile[0].stride;
+    const uint8_t *x[3] = {t->tile[0].x, NULL, NULL};
+    __m512 f[MAX_STREAMS][MAX_NC];
+    size_t at = 0;
+
+    UNROLL
+    for (int s = 0; s < streams; s++)
+        UNROLL
+    for (int c = 0; c < nc; c++)
+        f[s][c] = _mm512_setzero_ps();
+    for (uint32_t u = 0; u < t->tile[0].units; u++) {
+        __m512i sums[MAX_STREAMS][MAX_NC];
+        UNROLL
+        for (int s = 0; s < streams; s++)
+            UNROLL
+        for (int c = 0; c < nc; c++)
+            sums[s][c] = _mm512_setzero_si512();
+        for (uint32_t i = 0; i < blocks; i++) {
+            UNROLL
+            for (int s = 0; s < streams; s++) {
+                const uint8_t *w = t->w[s] + at;
+                struct block512 b;
+                prefetch(w, STREAM_BYTES, bytes / blocks, i);
+                if (is_256(type))
+                    unpack256(type, w, i, &b);
+                else
+                    unpack(type, w, i, &b);
+                UNROLL
+                for (int c = 0; c < nc; c++) {
+                    if (is_256(type))
+                        sums[s][c] =
+                            add256(type, &b, (const struct act_block256 *)column(x, stride, c) + i,
+                                   sums[s][c]);
+                    else
+                        f[s][c] = accumulate(
+                            type, &b, (const struct act_block *)column(x, stride, c) + i, f[s][c]);
+                }
+            }
+        }
+        UNROLL
+        for (int s = 0; s < streams; s++)
+            if (is_256(type))
+                fold256(type, nc, t->w[s] + at, x, stride, sums[s], f[s]);
+        at += bytes;
+        x[0] += blocks * sizeof(struct act_block);
+    }
+    UNROLL
+    for (int s = 0; s < streams; s++)
+        tile_store(&t->tile[s], nc, f[s]);
+}
+
+/* [p0, p1) is cut in as many parts as there are streams, and panel i of each is multiplied together; what is
+ * left over goes the usual way, and so do more columns. */
+static void product_streams(streams_fn *const fns[KERNELS_STREAM_COLUMNS + 1], uint32_t streams,
+                            product_fn *rest, const struct matrix *w, uint32_t p0, uint32_t p1,
+                            const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy,
+                            bool add)
+{
+    const uint32_t part = n <= KERNELS_STREAM_COLUMNS && p1 > p0 ? (p1 - p0) / streams : 0;
+    struct streams t;
+
+    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
+    for (uint32_t i = p0; i < p0 + part; i++) {
+        for (uint32_t s = 0; s < streams; s++) {
+            const uint32_t p = i + s * part;
+            t.w[s] = w->data + p * w->panel_bytes;
+            t.tile[s] = (struct tile){.units = w->units,
+                                      .x = acts_column(x, c0),
+                                      .stride = x->stride,
+                                      .y = y + (size_t)p * PANEL_ROWS,
+                                      .ldy = ldy,
+                                      .rows = first16(w->rows - p * PANEL_ROWS),
+                                      .add = add};
+        }
+        fns[n](&t);
+    }
+    rest(w, p0 + streams * part, p1, x, c0, n, y, ldy, add);
+}
+
+#define STREAMS(type, count, nc)                                                                   \
+    static void streams##count##_##type##_##nc(const struct streams *t)                            \
+    {                                                                                              \
+        streams_run(WEIGHT_##type, count, nc, t);                                                  \
+    }
+#define STREAMED(type, count)                                                                      \
+    STREAMS(type, count, 1)                                                                        \
+    STREAMS(type, count, 2)                                                                        \
+    static void streamed##count##_##type(const struct matrix *w, uint32_t p0, uint32_t p1,         \
+                                         const struct acts *x, uint32_t c0, uint32_t n, float *y,  \
+                                         size_t ldy, bool add)                                     \
+    {                                                                                              \
+        static streams_fn *const fns[] = {NULL, streams##count##_##type##_1,                       \
+                                          streams##count##_##type##_2};                            \
+        product_streams(fns, count, product_##type, w, p0, p1, x, c0, n, y, ldy, add);             \
+    }
 #define TILE(name, type, nc, ready)                                                                \
     static void name##_##type##_##nc(const struct tile *t)                                         \
     {                                                                                              \
@@ -401,33 +517,43 @@ static void product(const struct tiles *fns, const struct matrix *w, uint32_t p0
     }                                                                                              \
     PRODUCT(type, {ready_##type##_7, ready_##type##_8}, unpack_##type)
 
-TILES(Q8_0)
-TILES(Q4_0)
-TILES(Q4_1)
-TILES(IQ4_NL)
-TILES(IQ4_XS)
-TILES(MXFP4)
-READY_TILES(Q5_0)
-READY_TILES(Q5_1)
-READY_TILES(Q4_K)
-READY_TILES(Q5_K)
-READY_TILES(Q6_K)
-READY_TILES(Q2_K)
-READY_TILES(Q3_K)
+#define TYPE(type)                                                                                 \
+    TILES(type)                                                                                    \
+    STREAMED(type, 2)                                                                              \
+    STREAMED(type, 4)
+
+TYPE(Q8_0)
+TYPE(Q4_0)
+TYPE(Q4_1)
+TYPE(Q5_0)
+TYPE(Q5_1)
+TYPE(Q4_K)
+TYPE(Q5_K)
+TYPE(Q6_K)
+TYPE(IQ4_NL)
+TYPE(IQ4_XS)
+TYPE(MXFP4)
+TYPE(Q2_K)
+TYPE(Q3_K)
 
 void avx512_fill_products(struct kernels *k)
 {
-    k->product[WEIGHT_Q8_0] = product_Q8_0;
-    k->product[WEIGHT_Q4_0] = product_Q4_0;
-    k->product[WEIGHT_Q4_1] = product_Q4_1;
-    k->product[WEIGHT_Q5_0] = product_Q5_0;
-    k->product[WEIGHT_Q5_1] = product_Q5_1;
-    k->product[WEIGHT_Q4_K] = product_Q4_K;
-    k->product[WEIGHT_Q5_K] = product_Q5_K;
-    k->product[WEIGHT_Q6_K] = product_Q6_K;
-    k->product[WEIGHT_IQ4_NL] = product_IQ4_NL;
-    k->product[WEIGHT_IQ4_XS] = product_IQ4_XS;
-    k->product[WEIGHT_MXFP4] = product_MXFP4;
-    k->product[WEIGHT_Q2_K] = product_Q2_K;
-    k->product[WEIGHT_Q3_K] = product_Q3_K;
+#define FILL(type)                                                                                 \
+    k->product[WEIGHT_##type] = product_##type;                                                    \
+    k->streamed[0][WEIGHT_##type] = streamed2_##type;                                              \
+    k->streamed[1][WEIGHT_##type] = streamed4_##type;
+    FILL(Q8_0)
+    FILL(Q4_0)
+    FILL(Q4_1)
+    FILL(Q5_0)
+    FILL(Q5_1)
+    FILL(Q4_K)
+    FILL(Q5_K)
+    FILL(Q6_K)
+    FILL(IQ4_NL)
+    FILL(IQ4_XS)
+    FILL(MXFP4)
+    FILL(Q2_K)
+    FILL(Q3_K)
+#undef FILL
 }

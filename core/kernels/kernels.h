@@ -110,6 +110,10 @@ typedef bool norm_pack_fn(const float *x, const float *w, float eps, uint32_t co
 typedef void product_fn(const struct matrix *w, uint32_t p0, uint32_t p1, const struct acts *x,
                         uint32_t c0, uint32_t n, float *y, size_t ldy, bool add);
 
+/* Some CPUs read memory faster in several streams than in one. With streams of 2 or 4, products of up to so many columns
+ * cut their panels into that many runs and go through these side by side; same bits. */
+#define KERNELS_STREAM_COLUMNS 2u
+
 /* --- KV tiles and attention -----------------------------------------------------------
  *
  * A tile is one KV head's 32 positions of one page, K as [dim][32 positions],
@@ -201,6 +205,10 @@ struct kernels {
     pack_fn *pack[ACTS_KINDS];
     norm_pack_fn *norm_pack[ACTS_KINDS];
     product_fn *product[WEIGHT_TYPES];
+    /* The same in 2 and in 4 streams, for n ≤ KERNELS_STREAM_COLUMNS; = product where a tier has none. */
+    product_fn *streamed[2][WEIGHT_TYPES];
+    uint32_t
+        streams; /* 1, 2 or 4: which of them kernels_product gives; 1 until its owner sets it */
 
     kv_store_fn *store_k[KV_TYPES];
     kv_store_fn *store_v[KV_TYPES];
@@ -247,6 +255,15 @@ struct kernels {
     /* Whether all n are finite. */
     bool (*finite)(const float *x, uint32_t n);
 };
+
+/* The product to call for n columns. */
+static inline product_fn *kernels_product(const struct kernels *k, enum weight_type type,
+                                          uint32_t n)
+{
+    if (k->streams == 1 || n > KERNELS_STREAM_COLUMNS)
+        return k->product[type];
+    return k->streamed[k->streams == 4][type];
+}
 
 /* Sets this thread's MXCSR: round to nearest, FTZ and DAZ on, exceptions masked. */
 void kernels_enter_thread(void);

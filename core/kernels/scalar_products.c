@@ -428,6 +428,9 @@ void scalar_fill_products(struct kernels *k)
 {
     static product_fn *const products[ACTS_KINDS] = {
         [ACTS_F32] = product_f32, [ACTS_Q8] = product_q8, [ACTS_Q8_256] = product_q8_256};
-    for (unsigned t = 0; t < WEIGHT_TYPES; t++)
+    for (unsigned t = 0; t < WEIGHT_TYPES; t++) {
         k->product[t] = products[weight_info((enum weight_type)t)->acts];
+        k->streamed[0][t] = k->streamed[1][t] = NULL;
+    }
+    k->streams = 1;
 }

@@ -167,6 +167,10 @@ enum status kernels_select(const char *tier, struct kernels *k, struct error *er
     for (size_t t = 0; t <= chosen; t++)
         if (missing(t) == 0)
             tiers[t].fill(k);
+    for (unsigned t = 0; t < WEIGHT_TYPES; t++)
+        for (unsigned i = 0; i < 2; i++)
+            if (k->streamed[i][t] == NULL)
+                k->streamed[i][t] = k->product[t];
     k->tier = tiers[chosen].name;
     return STATUS_OK;
 }

@@ -88,8 +88,8 @@ static void multiply(const struct pass *p, const struct stage *s, const struct l
             continue;
         enum acts_kind kind = weight_info(product->m->type)->acts;
         struct acts packed = acts_make(kind, s->cols, acts->data[kind]);
-        p->l->kernels->product[product->m->type](product->m, from, to, &packed, 0, p->n, product->y,
-                                                 product->ldy, s->add);
+        product_fn *fn = kernels_product(p->l->kernels, product->m->type, p->n);
+        fn(product->m, from, to, &packed, 0, p->n, product->y, product->ldy, s->add);
     }
 }
 

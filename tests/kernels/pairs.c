@@ -47,6 +47,15 @@ size_t pairs_collect(const char *tier, const char *below, struct pair *out)
     return pairs_between(strcmp(tier, below) == 0 ? NULL : &low, &high, out);
 }
 
+size_t pairs_streamed(const struct kernels *k, uint32_t streams, const char *name, struct pair *out)
+{
+    struct kernels streamed = *k;
+    streamed.tier = name;
+    for (unsigned t = 0; t < WEIGHT_TYPES; t++)
+        streamed.product[t] = k->streamed[streams == 4][t];
+    return pairs_between(k, &streamed, out);
+}
+
 void evex_fill_products(struct kernels *k);
 
 bool evex_fill(struct kernels *k)

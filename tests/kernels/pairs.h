@@ -32,12 +32,16 @@ struct pair {
 /* The ops of all families, in order; NULL behind the last. */
 const struct op *op_at(size_t i);
 
-#define MAX_PAIRS 256
+#define MAX_PAIRS 512
 
 /* Fills out with the pairs of one tier; returns their number. The tier must be present. */
 size_t pairs_collect(const char *tier, const char *below, struct pair *out);
 /* The pairs of a table `high` on the slots in which it differs from `low`, or on all (low NULL). */
 size_t pairs_between(const struct kernels *low, const struct kernels *high, struct pair *out);
+
+/* The pairs of the products of a table `k` in 2 or 4 streams: as its products. name: of the variant. */
+size_t pairs_streamed(const struct kernels *k, uint32_t streams, const char *name,
+                      struct pair *out);
 
 /* Fills the table with the AVX-VNNI tier in its build with EVEX-encoded instructions, which runs where tier avx512 does;
  * false where it does not run. */

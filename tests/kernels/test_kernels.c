@@ -18,7 +18,7 @@
 #include "core/base/xalloc.h"
 #include "pairs.h"
 
-#define MAX_TIERS 8
+#define MAX_TIERS 16
 
 static struct pair pairs[MAX_PAIRS];
 static size_t pair_count;
@@ -58,6 +58,16 @@ static void add_tier(const char *tier, const struct pair *found, size_t n, const
     first[tier_count] = pair_count;
 }
 
+/* The tier's products in two and four streams, where it has any. */
+static void add_streamed(const struct kernels *k, const char *const names[2], const char *only_tier,
+                         const char *prefix)
+{
+    struct pair *found = xcalloc(MAX_PAIRS, sizeof(*found));
+    for (uint32_t i = 0; i < 2; i++)
+        add_tier(names[i], found, pairs_streamed(k, 2 + 2 * i, names[i], found), only_tier, prefix);
+    free(found);
+}
+
 /* The AVX-VNNI tier as CPUs with AVX-512 VNNI can run it. */
 static void add_evex(const char *only_tier, const char *prefix)
 {
@@ -70,6 +80,8 @@ static void add_evex(const char *only_tier, const char *prefix)
     check(kernels_select("avx2", &avx2, NULL) == STATUS_OK);
     add_tier(evex.tier, found, pairs_between(&avx2, &evex, found), only_tier, prefix);
     free(found);
+    add_streamed(&evex, (const char *const[2]){EVEX_TIER "-streams2", EVEX_TIER "-streams4"},
+                 only_tier, prefix);
 }
 
 static bool listed(const char *list, const char *word)
@@ -143,6 +155,14 @@ int main(int argc, char **argv)
         add_tier(tier, found, pairs_collect(tier, below ? below : tier, found), only_tier, prefix);
         free(found);
         below = tier;
+    }
+    static const char *const streamed[][3] = {{"avx2", "avx2-streams2", "avx2-streams4"},
+                                              {"avxvnni", "avxvnni-streams2", "avxvnni-streams4"},
+                                              {"avx512", "avx512-streams2", "avx512-streams4"}};
+    for (size_t i = 0; i < sizeof(streamed) / sizeof(streamed[0]); i++) {
+        struct kernels k;
+        if (kernels_select(streamed[i][0], &k, NULL) == STATUS_OK)
+            add_streamed(&k, streamed[i] + 1, only_tier, prefix);
     }
     add_evex(only_tier, prefix);
     if (list || run_bench) {
