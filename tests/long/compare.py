@@ -8,11 +8,14 @@
 A peer is a program with llama-server's options; it gets -m, --host, --port, -t, -np (the clients) and -c (room for all of
 them), and what is given behind its path. All servers are up the whole time; those that are not measured are stopped
 (SIGSTOP). Every request has a prompt of its own, random from the first token on. Prints each run and, at the end, for
-each figure the median over the rounds and the ratio to the better peer. Status 1 if a ratio is not what was wanted.
+each figure the median over the rounds and the ratio to the better peer. Then, so that nothing of it is in the times, the
+last round's requests go once more through Tokenring with --trace-logits, by as many clients, and one after the other
+through one without a prefix cache: the hash over the logits of every token must be the same. Status 1 if a ratio is not
+what was wanted or a hash differs.
 """
-import argparse, http.client, os, shlex, signal, statistics, subprocess, sys, tempfile
+import argparse, http.client, itertools, json, os, shlex, signal, statistics, subprocess, sys, tempfile, threading
 
-from loads import Site, bench, big_model, default_model, free_port, prompt_file, wait_for
+from loads import TEXT, Site, bench, big_model, body, default_model, free_port, prompt_file, together, wait_for
 
 FIGURES = {'out_tok_s': max, 'ttft_p50_ms': min, 'ttft_max_ms': min, 'itl_p50_ms': min, 'itl_p99_ms': min, 'fairness': min}
 
@@ -52,6 +55,38 @@ def arguments():
 
 def measure(site, port, args, seed, requests):
     return bench(port, clients=args.clients, requests=requests, max_tokens=args.tokens, prompts=prompt_file(site.dir, requests, args.prompt, seed))
+
+
+def hashes(site, prompts, args, clients):
+    """The logits hash of every prompt's answer, asked for by so many clients at once."""
+    found, turn, lock = [None] * len(prompts), itertools.count(), threading.Lock()
+
+    def client():
+        while True:
+            with lock:
+                i = next(turn)
+            if i >= len(prompts):
+                return
+            stream = site.stream(TEXT, body(prompts[i], args.tokens, stream_options={'include_usage': True})).read_all()
+            usage = [o for o in stream.objects if o.get('usage')]
+            assert stream.status == 200 and stream.done and usage, (i, stream.status, stream.events[-2:])
+            found[i] = (usage[-1]['usage']['completion_tokens'], usage[-1]['timings']['logits_hash'])
+    together([client] * clients)
+    return found
+
+
+def same_bits(model, args):
+    """Whether the load's answers have the logits that each has alone."""
+    with Site(model, max_running=args.clients, trace_logits=True) as site:
+        file = prompt_file(site.dir, args.requests, args.prompt, f'tokenring/{args.rounds - 1}')
+        prompts = [json.loads(line) for line in file.read_text().splitlines()]
+        crowd = hashes(site, prompts, args, args.clients)
+        most = site.stat()['step_sequences_total'] / site.stat()['steps_total']
+    with Site(model, max_running=1, trace_logits=True, prefix_cache='off') as site:
+        alone = hashes(site, prompts, args, 1)
+    differ = [i for i, (a, b) in enumerate(zip(crowd, alone)) if a != b]
+    print(f'logits hashes: {len(prompts) - len(differ)} of {len(prompts)} requests as alone ({most:.1f} sequences a step in the crowd)')
+    return not differ and len(set(alone)) == len(alone)
 
 
 def judge(runs, args):
@@ -107,6 +142,8 @@ def main():
             peer.process.kill()
             peer.process.wait()
     bad = judge(runs, args)
+    if not same_bits(model, args):
+        bad.append('logits')
     print('not ok ' + ', '.join(bad) if bad else 'ok compare')
     sys.exit(1 if bad else 0)
 

@@ -67,9 +67,9 @@ def test_more_than_the_pages_hold():
         if i % 3 == 0:  # a third tells no limit; the context ends them
             del request['max_tokens']
         requests.append(request)
-    with Site(default_model(), trace_logits=True, context=768, kv_type='f16', prefix_cache='off') as site:
+    with Site(default_model(), trace_logits=True, context=768, prefix_cache='off') as site:
         want = [outcome(site, r)[:3] for r in requests[:24]]
-    with Site(default_model(), trace_logits=True, context=768, kv_type='f16', kv_memory='96m', reserve_tokens=32, max_running=32) as site:
+    with Site(default_model(), trace_logits=True, context=768, kv_memory='56m', reserve_tokens=32, max_running=32) as site:
         total = site.stat()['kv_pages_total']
         got = together([lambda r=r: outcome(site, r)[:3] for r in requests])
         figures = site.stat()
@@ -91,22 +91,29 @@ def rate_amid(site, seconds):
 
 def test_ten_times_overload():
     """Goodput stays at 95 % of its best, refusals come within 50 ms, hashes stay. The load's own cost is in the figures:
-    client and nginx run on the worker's CPUs."""
+    client and nginx run on the worker's CPUs. The best is measured before and after, because the machine changes its pace."""
     shape = {'words': 40, 'max_tokens': 48}
     with Site(default_model(), trace_logits=True, max_running=16, max_queue=32) as site:
         reference = body(ids(50, 'hash'), 32)
         want = outcome(site, reference)[:3]
 
-        def look():
-            loads = start_bench(site.port, clients=24, requests=260, **shape)
+        def most_that_is_served(seed):
+            loads = start_bench(site.port, clients=24, requests=260, seed=seed, **shape)
             best, _ = rate_amid(site, 6)
-            end_bench(loads)
-            rate = 10 * best / shape['max_tokens']
+            return best, end_bench(loads)
+
+        def look():
+            before, _ = most_that_is_served(1)
+            rate = 10 * before / shape['max_tokens']
             loads = start_bench(site.port, rate=rate, requests=int(rate * 10), seed=5, **shape)
             amid, waiting = rate_amid(site, 6)
             r = end_bench(loads)
-            print(f"    best {best:.0f} tokens/s; at {rate:.0f} requests/s: {amid:.0f} tokens/s ({100 * amid / best:.0f} %), {r['ok']} served, "
-                  f"{r['refused']} refused after {r['refusal_p50_ms']:.1f} ms (p50), {r['refusal_max_ms']:.1f} ms (most)")
+            after, calm = most_that_is_served(2)
+            best = (before + after) / 2
+            at_gate = site.stat()['requests_refused_at_gate']
+            print(f"    best {before:.0f} and {after:.0f} tokens/s; at {rate:.0f} requests/s: {amid:.0f} tokens/s ({100 * amid / best:.0f} %), {r['ok']} served, "
+                  f"{r['refused']} refused ({at_gate} by nginx until now) after {r['refusal_p50_ms']:.2f} ms (p50), {r['refusal_max_ms']:.1f} ms (most); "
+                  f"itl p50 {r['itl_p50_ms']:.1f}, p99 {r['itl_p99_ms']:.1f} ms (calm: {calm['itl_p50_ms']:.1f}, {calm['itl_p99_ms']:.1f})")
             assert r['failed'] == r['no_done'] == 0 and r['refused'] > 5 * r['ok'] and waiting <= 32
             assert outcome(site, reference)[:3] == want
             assert r['refusal_max_ms'] < 50 and amid >= 0.95 * best, r
@@ -152,7 +159,7 @@ def test_a_thousand_go_away():
 
 def test_waste_and_return_of_memory():
     """64 streams of 400 tokens and more: under 4 % of their pages' positions are empty; then none: memory falls to its floor."""
-    with Site(default_model(), trace_logits=True, cache_idle=2, stats_interval=50, kv_type='f16', kv_memory='3g') as site:
+    with Site(default_model(), trace_logits=True, cache_idle=2, stats_interval=50, kv_memory='256m') as site:
         wait_for('the first slab', lambda: site.stat()['kv_arena_slabs'] == 1)
         floor = site.stat()
         requests = [body(ids(380 + 7 * i, f'long {i}'), 120) for i in range(64)]
