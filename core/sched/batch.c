@@ -100,6 +100,7 @@ static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queu
         }
         next = before->next == it ? it->next : before->next;
     }
+    queue_each(it, tmp, running) b->work.prompts += queue_entry(it)->state == SEQUENCE_PREFILL;
     return preempted;
 }
 

@@ -86,7 +86,8 @@ struct pace_room pace_room(const struct pace *p, const struct pace_work *w, uint
         room.most = most < PACE_CHUNK_FIRST ? most : PACE_CHUNK_FIRST;
         return room;
     }
-    room.ns = (p->target / p->margin - 1) * decodes;
+    bool crowd = w->prompts >= PACE_CROWD_PROMPTS && w->prompts * PACE_CROWD_DECODES >= w->decodes;
+    room.ns = (p->target / (crowd ? PACE_MARGIN_CROWD : p->margin) - 1) * decodes;
     return room;
 }
 

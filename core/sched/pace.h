@@ -7,6 +7,9 @@
  * first one apart for 1, 2, 3-4, 5-8, ... decodes. How far steps miss their forecast is measured,
  * too: plans leave so much room that PACE_KEPT of the mixed steps keep the target.
  *
+ * Where many wait for their first token beside few that decode (a crowd), that room is kept small: its
+ * caution is worth less than their waiting, which a sixth more of every step shortens by much more.
+ *
  * While prompts come without a pause there are no steps of decodes alone to measure. So one mixed
  * step in PACE_PROBE leaves the prompts out (after PACE_PROBE_FIRST where that number of decodes was
  * never measured). Owner: the scheduler thread. */
@@ -21,6 +24,9 @@
 #define PACE_KEPT 0.95
 #define PACE_MARGIN_MIN 1.2 /* bounds of the room left for missed forecasts */
 #define PACE_MARGIN_MAX 1.3
+#define PACE_MARGIN_CROWD 1.1
+#define PACE_CROWD_PROMPTS 2u /* so many prompts, and one for every PACE_CROWD_DECODES */
+#define PACE_CROWD_DECODES 4u
 #define PACE_PROBE 32u
 #define PACE_PROBE_FIRST 3u
 #define PACE_SIZES 13
@@ -43,6 +49,7 @@ struct pace {
 struct pace_work {
     uint32_t decodes, prefill;
     double decode_positions, prefill_positions;
+    uint32_t prompts; /* sequences that have some of their prompt to compute */
 };
 
 /* What prompts may still take in a step. */

@@ -114,7 +114,7 @@ def run(site, peers, args):
         for name, (port, pid) in pids.items():
             for other, (_, p) in pids.items():
                 os.kill(p, signal.SIGCONT if other == name else signal.SIGSTOP)
-            r = measure(site, port, args, f'{name}/{round_}', args.requests if round_ >= 0 else args.clients // 4 or 1)
+            r = measure(site, port, args, f'{name}/{round_}', args.requests if round_ >= 0 else args.clients)
             if round_ >= 0:
                 runs[name].append(r)
                 print(f'    {name:12}', *(f'{key} {r[key] or 0:.2f}' for key in FIGURES), flush=True)

@@ -63,6 +63,29 @@ START_TEST(nobody_decodes)
 }
 END_TEST
 
+/* Many prompts beside few decodes get what a margin for the worst would keep from them. */
+START_TEST(a_crowd_waits_for_less_caution)
+{
+    struct pace p;
+    know(&p, 3);
+    p.margin = PACE_MARGIN_MAX;
+    static const struct {
+        uint32_t decodes, prompts;
+        bool crowd;
+    } cases[] = {{1, 1, false}, {1, 2, true},  {8, 1, false}, {8, 2, true},
+                 {9, 2, false}, {16, 4, true}, {16, 3, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct pace_work w = work(cases[i].decodes, 0, 0, 0);
+        w.prompts = cases[i].prompts;
+        p.decodes[0] = p.decodes[1] = p.decodes[2] = p.decodes[3] = p.decodes[4] =
+            (struct pace_line){8e6, 0};
+        struct pace_room room = pace_room(&p, &w, 512);
+        double margin = cases[i].crowd ? PACE_MARGIN_CROWD : PACE_MARGIN_MAX;
+        ck_assert_double_eq_tol(room.ns, (3 / margin - 1) * 8e6, 1);
+    }
+}
+END_TEST
+
 START_TEST(nothing_is_measured)
 {
     struct pace p;
@@ -192,5 +215,6 @@ START_TEST(outliers_count_little)
 }
 END_TEST
 
-CHECK_MAIN("pace", nobody_decodes, nothing_is_measured, steps_keep_the_target, position_counts,
-           target_and_limits, more_decodes, room_is_shared, drafts_take_room, outliers_count_little)
+CHECK_MAIN("pace", nobody_decodes, nothing_is_measured, a_crowd_waits_for_less_caution,
+           steps_keep_the_target, position_counts, target_and_limits, more_decodes, room_is_shared,
+           drafts_take_room, outliers_count_little)
