@@ -3,15 +3,18 @@
 /* With more texts than that a row costs more of a step than a guess of a small model brings. */
 #define MODEL_TEXTS 8u
 #define MODEL_FIRST 0.1  /* a pass of the draft model in steps, before it is measured */
+#define MODEL_ROW 0.08   /* a further token of a pass in passes, before it is measured */
 #define MODEL_WINDOW 64u /* tokens that it catches up with at most */
 #define MODEL_ROWS_FIRST 4u
 #define DISTURBED 2.0
-#define CAUGHT_SERVES 8 /* guesses that a token is of use for which the model has caught up with */
+#define LEAST_CHANCE 0.2 /* of a guess behind which another one is thought of */
+#define CAUGHT_SERVES 8  /* guesses that a token is of use for which the model has caught up with */
 #define FADE (1 - 1.0 / 64) /* of what steps brought, a step */
 #define SURE_FULL 512.0f
 
-/* How sure a draft model is, before it is known. */
-static const float first_sure[DRAFT_TENTHS] = {8, 9, 8, 7, 5, 4, 3, 2, 2, 3};
+/* How sure a draft model is, before it is known: this stands for two guesses. */
+static const float first_sure[DRAFT_TENTHS] = {0.35f, 0.35f, 0.35f, 0.3f,  0.2f,
+                                               0.15f, 0.1f,  0.05f, 0.05f, 0.1f};
 
 static bool is_drawn(const struct draft_text *t)
 {
@@ -133,47 +136,75 @@ double controller_gain(const struct controller *c, const struct draft_text *t, u
     return best;
 }
 
-/* What a pass for the guess at `place`, and perhaps a second one, would bring, less `pass` for each,
- * in ns. */
-static double gain_of_asking(const struct controller *c, const struct draft_text *t, uint32_t n,
-                             uint32_t place, double chance, double pass, uint32_t depth)
+/* What is known of the guess at one place before it is made. */
+struct outlook {
+    double row; /* ns to verify it */
+    double sum;
+    double share[DRAFT_TENTHS], right[DRAFT_TENTHS];
+};
+
+static void look_out(const struct controller *c, const struct draft_text *t, uint32_t n,
+                     uint32_t place, struct outlook *o)
 {
     bool drawn = is_drawn(t);
-    const float *sure = c->sure[drawn][place > 0];
-    double each = worth(c, n), row = row_cost(c, n, place), gain = 0, sum = 0;
+    o->row = row_cost(c, n, place);
+    o->sum = 0;
     for (uint32_t i = 0; i < DRAFT_TENTHS; i++) {
-        double share = (double)(sure[i] + first_sure[i]);
-        double right = chance * acceptance_of(&c->all, &t->mine, kind_of(drawn, i), place);
-        double more = right * each - row;
-        sum += share;
-        if (depth > 0 && right > 0.2)
-            more += gain_of_asking(c, t, n, place + 1, right, pass, depth - 1);
-        gain += more > 0 ? share * more : 0;
+        o->share[i] = (double)(c->sure[drawn][place > 0][i] + first_sure[i]);
+        o->sum += o->share[i];
+        o->right[i] = acceptance_of(&c->all, &t->mine, kind_of(drawn, i), place);
     }
-    gain = gain / sum - pass;
-    return gain > 0 || place == 0 ? gain : 0;
+}
+
+/* ns that a pass is expected to bring for a guess, and for a second one if `next` is not NULL, where
+ * all before it is right with probability `chance` and a token is worth `each`. */
+static double gain_of_asking(const struct outlook *o, const struct outlook *next, double chance,
+                             double each, double pass)
+{
+    double gain = 0;
+    for (uint32_t i = 0; i < DRAFT_TENTHS; i++) {
+        double right = chance * o->right[i], more = right * each - o->row;
+        if (next != NULL && right > LEAST_CHANCE) {
+            double second = gain_of_asking(next, NULL, right, each, pass);
+            more += second > 0 ? second : 0;
+        }
+        gain += more > 0 ? o->share[i] * more : 0;
+    }
+    return gain / o->sum - pass;
+}
+
+/* Tokens of t that the model has to go through for its next guess. */
+static uint32_t unfed(const struct draft_text *t)
+{
+    uint32_t n = t->n_tokens > t->fed ? t->n_tokens - t->fed : 1;
+    n -= t->fed_guesses < n - 1 ? t->fed_guesses : n - 1;
+    return n < MODEL_WINDOW ? n : MODEL_WINDOW;
+}
+
+/* ns of a pass over so many tokens of each of those that may ask, for one of them. */
+static double pass_cost(const struct controller *c, uint32_t rows)
+{
+    uint32_t n = c->n_asking > 0 ? c->n_asking : 1;
+    double one = c->model.level != 0 ? cost_of(&c->model, n) : MODEL_FIRST * cost_of(&c->step, 1);
+    double all = n * rows <= c->model.top ? cost_of(&c->model, n * rows)
+                                          : one * (1 + MODEL_ROW * n * (rows - 1));
+    return all / n;
 }
 
 bool controller_wants_model(struct controller *c, const struct draft_text *t, uint32_t n,
                             double chance, double instead)
 {
-    uint32_t n_asking = c->n_asking > 0 ? c->n_asking : 1;
-    uint32_t place = t->draft.n, caught = t->n_tokens - t->fed, rows = 1;
+    uint32_t place = t->draft.n;
     if (c->always > 0)
         return place < c->always;
     if (c->step.level == 0 || n > MODEL_TEXTS || c->drafted_in_a_row >= CONTROLLER_REFRESH)
         return false;
-    if (place == 0) {
-        caught -= t->fed_guesses < caught - 1 ? t->fed_guesses : caught - 1;
-        rows = caught < MODEL_WINDOW ? caught : MODEL_WINDOW;
-    }
-    double once = MODEL_FIRST * cost_of(&c->step, 1), first = once;
-    if (c->model.level != 0) {
-        once = cost_of(&c->model, n_asking) / n_asking;
-        first = cost_of(&c->model, n_asking * rows) / n_asking;
-    }
-    double gain =
-        gain_of_asking(c, t, n, place, chance, once, 1) - (first - once) / CAUGHT_SERVES - instead;
+    double once = pass_cost(c, 1), first = place == 0 ? pass_cost(c, unfed(t)) : once;
+    struct outlook here, next;
+    look_out(c, t, n, place, &here);
+    look_out(c, t, n, place + 1, &next);
+    double gain = gain_of_asking(&here, &next, chance, worth(c, n), once) -
+                  (first - once) / CAUGHT_SERVES - instead;
     if (gain > CONTROLLER_MARGIN * cost_of(&c->step, n) / n)
         return c->account > first + row_cost(c, n, 0) || place > 0;
     if (place > 0 || instead > 0 || c->probes || !may_probe(c, row_cost(c, n, 0) + first))

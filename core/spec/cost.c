@@ -16,10 +16,10 @@ static double ratio_of(const struct cost *c, uint32_t rows)
         return 1;
     while (below > 1 && c->weight[below] == 0)
         below--;
-    while (above <= COST_ROWS && c->weight[above] == 0)
+    while (above <= c->top && c->weight[above] == 0)
         above++;
     double low = below > 1 ? c->ratio[below] : 1;
-    if (above > COST_ROWS) {
+    if (above > c->top) {
         double slope = below > 1 ? (low - 1) / (below - 1) : COST_ROW_FIRST;
         return low + slope * (rows - below);
     }
@@ -56,6 +56,7 @@ static void learn_ratio(struct cost *c, uint32_t rows, double error)
     double ratio = ratio_of(c, rows) * (1 + (error - 1) * share);
     c->ratio[rows] = ratio < 1 ? 1 : ratio;
     c->weight[rows] += c->weight[rows] < WEIGHT_MOST;
+    c->top = rows > c->top ? rows : c->top;
     uint32_t below = rows - 1, above = rows + 1;
     while (below > 1 && c->weight[below] == 0)
         below--;

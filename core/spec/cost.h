@@ -20,6 +20,7 @@ struct cost {
     double ratio[COST_ROWS + 1];   /* by rows */
     uint8_t weight[COST_ROWS + 1]; /* what the ratio's measurements still count; 0: not measured */
     uint32_t n_learned;
+    uint32_t top; /* the most rows that were ever measured */
 };
 
 /* Learns that a step of that many rows (at least 1) took ns. */
