@@ -54,11 +54,13 @@ CONF
 
 worker_args=(--model "$model" --listen "unix:$socket" --name "serve-$port" --stats-dir "$dir/run")
 [ -z "${THREADS:-}" ] || worker_args+=(--threads "$THREADS")
-# A draft model lies beside its model, X.gguf and X.draft.gguf; the default model's is ours.
+# A draft model lies beside its model, X.gguf and X.draft.gguf; the default model's, wherever that lies, is ours.
 draft=${DRAFT:-}
 [ -n "$draft" ] || [ ! -f "${model%.gguf}.draft.gguf" ] || draft=${model%.gguf}.draft.gguf
 ours=$root/conf/drafts/SmolLM2-135M-Instruct.Q4_1.draft.gguf
-[ -n "$draft" ] || [ -n "${MODEL:-}" ] || [ ! -f "$ours" ] || draft=$ours
+if [ -z "$draft" ] && [ -f "$ours" ]; then
+    [ -n "${MODEL:-}" ] && ! "$root/tools/get_model.sh" --is "$model" || draft=$ours
+fi
 [ -z "$draft" ] || worker_args+=(--draft "$draft")
 [ -z "${KV_TYPE:-}" ] || worker_args+=(--kv-type "$KV_TYPE")
 # shellcheck disable=SC2206 # ARGS is a list of options, split at its blanks on purpose

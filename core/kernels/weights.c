@@ -306,3 +306,65 @@ enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, 
     }
     return STATUS_OK;
 }
+
+/* Every part of a unit holds a number of bytes for row 0, for row 1 … row 15, and so on: 1, 2 or 4. Where in the
+ * unit which number begins; quants have 4. */
+struct strips {
+    uint32_t at;
+    uint32_t bytes;
+};
+
+static const struct strips *strips_of(enum weight_type type)
+{
+    static const struct strips scales[] = {{UNIT_D, 2}, {UNIT_M, 4}},
+                               minimums[] = {{UNIT_D, 2}, {2 * UNIT_M, 4}},
+                               exponents[] = {{0, 1}, {64, 4}},
+                               q45_k[] = {{K_D, 2}, {K_SC, 1}, {K_M, 2}, {K_QUANTS, 4}},
+                               q6_k[] = {{K_D, 2}, {Q6_SC, 1}, {Q6_QUANTS, 4}},
+                               q23_k[] = {{K_D, 2}, {HALVES_QUANTS, 4}},
+                               iq4_xs[] = {{K_D, 2}, {XS_SC, 1}, {XS_QUANTS, 4}};
+    switch (type) {
+    case WEIGHT_Q4_1:
+    case WEIGHT_Q5_1:
+        return minimums;
+    case WEIGHT_MXFP4:
+        return exponents;
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+        return q45_k;
+    case WEIGHT_Q6_K:
+        return q6_k;
+    case WEIGHT_Q2_K:
+    case WEIGHT_Q3_K:
+        return q23_k;
+    case WEIGHT_IQ4_XS:
+        return iq4_xs;
+    default:
+        return scales;
+    }
+}
+
+void matrix_copy_row(const struct matrix *to, uint32_t to_row, const struct matrix *from,
+                     uint32_t from_row)
+{
+    const struct weight_info *info = weight_info(to->type);
+    check(to->type == from->type && to->cols == from->cols && to_row < to->rows &&
+          from_row < from->rows);
+    uint8_t *dst = to->data + to_row / PANEL_ROWS * to->panel_bytes;
+    const uint8_t *src = from->data + from_row / PANEL_ROWS * from->panel_bytes;
+    to_row %= PANEL_ROWS, from_row %= PANEL_ROWS;
+    if (info->acts == ACTS_F32) {
+        size_t bytes = to->panel_bytes / PANEL_ROWS;
+        memcpy(dst + to_row * bytes, src + from_row * bytes, bytes);
+        return;
+    }
+    const struct strips *parts = strips_of(to->type);
+    for (uint32_t u = 0; u < to->units; u++, dst += info->unit_bytes, src += info->unit_bytes) {
+        const struct strips *s = parts;
+        for (uint32_t at = 0; at < info->unit_bytes; at += PANEL_ROWS * s->bytes) {
+            while (s->bytes < 4 && at >= s[1].at)
+                s++;
+            memcpy(dst + at + to_row * s->bytes, src + at + from_row * s->bytes, s->bytes);
+        }
+    }
+}

@@ -119,6 +119,9 @@ enum status matrix_repack(const struct matrix *m, const void *src, uint32_t p0, 
 /* dst[cols] = the values of one row of a repacked matrix: the bits of dequantise_row for the row that
  * it was made of (MXFP4: in a thread with FTZ and DAZ, or with scales of at least 2^-126). */
 void matrix_row(const struct matrix *m, uint32_t row, float *dst);
+/* Row to_row of `to` becomes row from_row of `from`: matrices of the same type and cols. */
+void matrix_copy_row(const struct matrix *to, uint32_t to_row, const struct matrix *from,
+                     uint32_t from_row);
 
 /* dst[cols] = the values of one row of the file, exactly as ggml defines them (but that a thread
  * with FTZ and DAZ makes denormals, which MXFP4's smallest scales give, zero). */

@@ -35,8 +35,10 @@ struct arch {
                          const struct kv_geometry *geometry, size_t *scratch, struct error *err);
     /* Where the rows of its tokens are, for drafts. */
     const struct embedding *(*embedding)(const void *state);
-    /* A draft gets its target's embedding; it lives longer. */
-    void (*borrow)(void *state, const struct embedding *embedding);
+    /* The head's rows of all tokens. */
+    const struct matrix *(*head)(const void *state);
+    /* A draft gets its target's embedding and head; they live longer. */
+    void (*borrow)(void *state, const struct embedding *embedding, const struct matrix *head);
     /* One thread's part of a step. Sets sequences' failed (arch_fail). */
     void (*step)(void *state, const struct arch_step *in, struct team_member *me);
     void (*free)(void *state);

@@ -162,14 +162,17 @@ static enum status layer_tensors(struct llama *l, uint32_t i, struct weights *w,
 }
 
 /* Embedding and head of a draft, which are its own or the target's. */
-static enum status draft_tensors(struct llama *l, struct weights *w, struct error *err)
+static enum status draft_tensors(struct llama *l, struct weights *w, struct model_info *info,
+                                 struct error *err)
 {
     enum status status = STATUS_OK;
     if (l->tables.source == w->gguf)
         status =
             weights_embedding(w, "token_embd.weight", l->vocab, l->width, NULL, &l->embedding, err);
-    else if (l->target != NULL)
+    else if (l->target != NULL) {
         l->embedding = *l->target;
+        info->target_head = l->tables.map != NULL ? l->target_head : NULL;
+    }
     weights_skip(w, "output.weight");
     weights_skip(w, "tokenring.draft.output.weight"); /* rows that the target has too */
     if (status == STATUS_OK && w->block != NULL)
@@ -190,7 +193,7 @@ static enum status read_tensors(void *state, struct weights *w, struct model_inf
     const char *head = info->tied ? "token_embd.weight" : "output.weight";
     bool draft = l->tables.source != NULL;
     if (status == STATUS_OK && draft)
-        status = draft_tensors(l, w, err);
+        status = draft_tensors(l, w, info, err);
     if (status == STATUS_OK && !draft)
         status = weights_matrix(w, head, l->vocab, l->width, &l->head, err);
     if (status == STATUS_OK && !draft)
@@ -293,10 +296,17 @@ static const struct embedding *embedding_of(const void *state)
     return &l->embedding;
 }
 
-static void borrow_embedding(void *state, const struct embedding *embedding)
+static const struct matrix *head_of(const void *state)
+{
+    const struct llama *l = state;
+    return &l->head;
+}
+
+static void borrow_tables(void *state, const struct embedding *embedding, const struct matrix *head)
 {
     struct llama *l = state;
     l->target = embedding;
+    l->target_head = head;
 }
 
 const struct arch arch_llama = {
@@ -305,7 +315,8 @@ const struct arch arch_llama = {
     .tensors = read_tensors,
     .ready = make_ready,
     .embedding = embedding_of,
-    .borrow = borrow_embedding,
+    .head = head_of,
+    .borrow = borrow_tables,
     .step = llama_step,
     .free = free_state,
 };

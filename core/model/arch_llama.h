@@ -36,7 +36,8 @@ struct llama {
     float eps;
     struct rope rope;
     struct embedding embedding;
-    const struct embedding *target; /* a draft: its target's embedding */
+    const struct embedding *target; /* a draft: its target's embedding and head */
+    const struct matrix *target_head;
     struct llama_layer *layer;
     const float *output_norm;
     struct matrix head;

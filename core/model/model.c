@@ -130,7 +130,8 @@ enum status model_load(const struct gguf *g, const struct model_options *options
     if (status == STATUS_OK)
         status = m->arch->ready(m->state, &o, &m->geometry, &m->scratch, err);
     if (status == STATUS_OK && o.target != NULL)
-        m->arch->borrow(m->state, o.target->arch->embedding(o.target->state));
+        m->arch->borrow(m->state, o.target->arch->embedding(o.target->state),
+                        o.target->arch->head(o.target->state));
     if (status == STATUS_OK)
         status = weights_start(&m->weights, o.team, o.progress, o.progress_data, err);
     if (status == STATUS_OK)

@@ -27,6 +27,7 @@
 #include "core/gguf/gguf.h"
 #include "core/model/kv_geometry.h"
 
+struct matrix;
 struct model;
 struct pages;
 struct team;
@@ -43,7 +44,10 @@ struct model_info {
     uint32_t vocab;                /* token ids */
     uint32_t outputs;              /* logits of a row: vocab, fewer in a draft with a token map */
     const uint32_t *output_tokens; /* their tokens, or NULL: in order; lives as long as the model */
-    uint32_t context;              /* longest sequence that the model was made for */
+    /* The target's head, if that is what such a draft's head was taken from; lives as long as the
+     * target. NULL before the load. */
+    const struct matrix *target_head;
+    uint32_t context; /* longest sequence that the model was made for */
     uint64_t parameters;
     size_t weight_bytes; /* memory of the repacked weights: what a step reads */
     size_t table_bytes;  /* memory of an embedding that is no part of them */

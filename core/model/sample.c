@@ -360,9 +360,13 @@ uint32_t sampler_draw(struct sampler *s, const struct sample_params *p,
 
 #define GUESS_LEAST 1e-3f
 
-uint32_t sampler_guess(struct sampler *s, const struct sample_params *params, const float *logits,
-                       const uint32_t *tokens, uint64_t position, float *chance)
+uint32_t sampler_guess(struct sampler *sampler, const struct sample_params *params,
+                       const float *logits, uint32_t n_logits, const uint32_t *tokens,
+                       uint64_t position, float *chance)
 {
+    struct sampler narrow = *sampler, *s = &narrow;
+    check(n_logits <= sampler->n_vocab);
+    s->n_vocab = n_logits;
     struct sample_params p = *params;
     uint32_t likeliest = s->kernels->argmax(logits, s->n_vocab), guess = likeliest;
     double temperature = p.temperature > 0 ? (double)p.temperature : 1;

@@ -85,13 +85,13 @@ uint32_t sampler_draw(struct sampler *sampler, const struct sample_params *param
                       const struct sample_state *state, const uint64_t *allowed,
                       const float *logits, uint64_t position);
 
-/* A guess of what sampler_draw would draw for `position`, from the row of a draft model: the noise is
- * that of the same tokens, so draft and target agree often (arXiv 2408.07978). tokens: the token of
- * each logit, NULL: in order. Bias and penalties are left out, and tokens a thousandth as likely as
+/* A guess of what sampler_draw would draw for `position`, from the row of n_logits of a draft model, no more
+ * than the sampler was made for: the noise is that of the same tokens, so draft and target agree often (arXiv 2408.07978).
+ * tokens: the token of each logit, NULL: in order. Bias and penalties are left out, and tokens a thousandth as likely as
  * the likeliest. Returns the index into the row; *chance: its probability in the draft's eyes. */
 uint32_t sampler_guess(struct sampler *sampler, const struct sample_params *params,
-                       const float *logits, const uint32_t *tokens, uint64_t position,
-                       float *chance);
+                       const float *logits, uint32_t n_logits, const uint32_t *tokens,
+                       uint64_t position, float *chance);
 
 /* Log-probabilities: log-softmax of the raw logits, before bias, penalties and filters. */
 #define SAMPLE_TOP_MAX 20u

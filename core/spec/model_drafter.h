@@ -10,6 +10,8 @@
  * of the drafts; a text leaves as soon as a further guess is not worth its time (controller.h).
  * Guesses that turn out right stay in its KV pages.
  *
+ * Where its head is trimmed it can also propose the rare tokens that stand in the text (context_rows.h).
+ *
  * Its pages come from a pool of its own. When there are no more than max_pages, texts go without. */
 #ifndef SPEC_MODEL_DRAFTER_H
 #define SPEC_MODEL_DRAFTER_H

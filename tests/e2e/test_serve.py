@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`make serve` and `make install` as a newcomer uses them."""
-import http.server, json, os, pathlib, signal, subprocess, tempfile, threading, time, urllib.request
+import http.server, json, os, pathlib, re, signal, subprocess, tempfile, threading, time, urllib.request
 
 from harness import Skip, build, default_model, free_port, main, source, stories, wait_for
 
@@ -64,6 +64,36 @@ def test_another_model_and_options():
     with Serve(MODEL=stories(), THREADS=1, KV_TYPE='f32', ARGS='--alias tiny --max-queue 3') as serve:
         wait_for('it is ready', lambda: 'ready on' in serve.output() or serve.process.poll() is not None, 60)
         assert post(serve.port, '/v1/completions', {'model': 'tiny', 'prompt': 'Once', 'max_tokens': 3})['choices'][0]['text']
+
+
+def draft_of(**env):
+    """The name of the draft model in use, or None."""
+    with Serve(**env) as serve:
+        wait_for('it is ready', lambda: 'ready on' in serve.output() or serve.process.poll() is not None, 60)
+        assert serve.process.poll() is None, serve.output()
+        found = re.search(r'engine: drafts by (\S+),', serve.output())
+        return found and pathlib.Path(found.group(1)).name
+
+
+def test_the_draft_that_belongs_to_a_model():
+    """What lies beside it, else ours for the default model under any name, told by its hash; DRAFT says otherwise."""
+    ours = source / 'conf/drafts/SmolLM2-135M-Instruct.Q4_1.draft.gguf'
+    if not ours.exists():
+        raise Skip('no draft is committed')
+    with tempfile.TemporaryDirectory() as folder:
+        model = pathlib.Path(folder) / 'any-name.gguf'
+        model.symlink_to(default_model())
+        assert draft_of() == ours.name
+        assert draft_of(MODEL=model) == ours.name
+        assert draft_of(MODEL=model, DRAFT='none') is None
+        assert draft_of(MODEL=stories()) is None
+        (pathlib.Path(folder) / 'any-name.draft.gguf').symlink_to(ours)
+        assert draft_of(MODEL=model) == 'any-name.draft.gguf'
+        assert draft_of(MODEL=model, DRAFT=ours) == ours.name
+        # Of the right size, but another model: its last byte differs.
+        other = pathlib.Path(folder) / 'other.gguf'
+        other.write_bytes(model.read_bytes()[:-1] + b'x')
+        assert draft_of(MODEL=other) is None
 
 
 def test_clear_messages():

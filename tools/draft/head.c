@@ -56,7 +56,7 @@ real head_loss(struct head *head, size_t n, const real *h, const real *teacher, 
     return loss;
 }
 
-void head_best(struct head *head, size_t n, const real *h, uint32_t *best)
+void head_best(struct head *head, size_t n, const real *h, uint32_t *best, real *logit)
 {
     for (size_t at = 0; at < n; at += HEAD_TOKENS) {
         size_t now = n - at < HEAD_TOKENS ? n - at : HEAD_TOKENS;
@@ -67,6 +67,7 @@ void head_best(struct head *head, size_t n, const real *h, uint32_t *best)
             for (uint32_t v = 1; v < head->tokens; v++)
                 top = row[v] > row[top] ? v : top;
             best[at + i] = top;
+            logit[at + i] = row[top];
         }
     }
 }

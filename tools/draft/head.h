@@ -30,7 +30,7 @@ void head_release(struct head *head);
  * what the caller likes. dh = its derivative by h. */
 real head_loss(struct head *head, size_t n, const real *h, const real *teacher, const real *weight,
                real *dh);
-/* The likeliest of the head's tokens (an index of its rows) for each of n states. */
-void head_best(struct head *head, size_t n, const real *h, uint32_t *best);
+/* The likeliest of the head's tokens (an index of its rows) for each of n states, and its logit. */
+void head_best(struct head *head, size_t n, const real *h, uint32_t *best, real *logit);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "core/base/xalloc.h"
 #include "core/kernels/select.h"
+#include "core/model/context_rows.h"
 #include "tools/draft/lookup.h"
 
 size_t student_bytes(const struct target *t, uint32_t layers, uint32_t n_map, uint32_t max_tokens,
@@ -12,7 +13,8 @@ size_t student_bytes(const struct target *t, uint32_t layers, uint32_t n_map, ui
 {
     struct net_shape shape = target_shape(t, layers);
     return net_bytes(&shape, max_tokens, length) + head_bytes(n_map, t->info.width) +
-           (size_t)max_tokens * (t->info.width + 2) * sizeof(float);
+           (size_t)max_tokens * (t->info.width + 3) * sizeof(float) +
+           (size_t)CONTEXT_ROWS * t->info.width * sizeof(float);
 }
 
 enum status student_init(struct student *s, const struct target *t, uint32_t layers,
@@ -35,6 +37,11 @@ enum status student_init(struct student *s, const struct target *t, uint32_t lay
     s->x = xaligned((size_t)max_tokens * width * sizeof *s->x);
     s->start = xcalloc(max_tokens, sizeof *s->start);
     s->guesses = xcalloc(max_tokens, sizeof *s->guesses);
+    s->logits = xcalloc(max_tokens, sizeof *s->logits);
+    s->mapped = xcalloc(t->info.vocab, sizeof *s->mapped);
+    for (uint32_t i = 0; i < n_map; i++)
+        s->mapped[map[i]] = true;
+    s->rare = xaligned((size_t)CONTEXT_ROWS * width * sizeof *s->rare);
     s->cos = xaligned((size_t)length * pairs * sizeof *s->cos);
     s->sin = xaligned((size_t)length * pairs * sizeof *s->sin);
     for (uint32_t i = 0; i < length; i++)
@@ -52,6 +59,9 @@ void student_release(struct student *s)
     free(s->x);
     free(s->start);
     free(s->guesses);
+    free(s->logits);
+    free(s->mapped);
+    free(s->rare);
     free(s->cos);
     free(s->sin);
     *s = (struct student){0};
@@ -87,8 +97,6 @@ static enum status open_draft(const char *path, struct gguf **g, uint32_t *n_lay
         return status;
     status = gguf_map(*g, err);
     *n_layers = gguf_u32(*g, "llama.block_count", 0, &found);
-    if (status == STATUS_OK && (*n_layers == 0 || *n_layers > STUDENT_LAYERS))
-        status = error_set(err, STATUS_INVALID, "%s has %u layers", path, *n_layers);
     if (status != STATUS_OK)
         gguf_free(*g);
     return status;
@@ -128,6 +136,8 @@ enum status student_read(struct student *s, const struct target *t, const char *
     if (status != STATUS_OK)
         return status;
     status = read_map(g, t, &map, &n_map, err);
+    if (status == STATUS_OK && (n == 0 || n > STUDENT_LAYERS))
+        status = error_set(err, STATUS_INVALID, "%s has %u layers", path, n);
     if (status == STATUS_OK)
         status = student_init(s, t, n, map, n_map, length, length, err);
     if (status == STATUS_OK)
@@ -145,6 +155,27 @@ struct net_batch student_batch(const struct student *s, uint32_t rows, uint32_t 
         rows, length, s->x, s->start, {length, s->target->rope.pairs, s->cos, s->sin}};
 }
 
+/* Guesses that the text's own rare tokens do better than. */
+static void guess_rare(struct student *s, const uint32_t *tokens, uint32_t n)
+{
+    struct context_tokens set = {0};
+    float logits[CONTEXT_ROWS];
+    size_t width = s->target->info.width;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t place = s->mapped[tokens[i]] ? CONTEXT_ROWS : context_tokens_add(&set, tokens[i]);
+        if (place != CONTEXT_ROWS)
+            target_head(s->target, tokens[i], s->rare + place * width);
+        if (set.n > 0)
+            multiply(1, set.n, width, 1, plain(s->net.h + i * width, width), turned(s->rare, width),
+                     0, logits, set.n);
+        for (uint32_t k = 0; k < set.n; k++)
+            if (logits[k] + CONTEXT_ROWS_LEAD > s->logits[i]) {
+                s->logits[i] = logits[k] + CONTEXT_ROWS_LEAD;
+                s->guesses[i] = set.tokens[k];
+            }
+    }
+}
+
 const uint32_t *student_guess(struct student *s, const uint32_t *tokens, uint32_t n)
 {
     uint32_t width = s->target->info.width;
@@ -154,9 +185,10 @@ const uint32_t *student_guess(struct student *s, const uint32_t *tokens, uint32_
     }
     struct net_batch batch = student_batch(s, 1, n);
     net_forward(&s->net, &batch);
-    head_best(&s->head, n, s->net.h, s->guesses);
+    head_best(&s->head, n, s->net.h, s->guesses, s->logits);
     for (uint32_t i = 0; i < n; i++)
         s->guesses[i] = s->map[s->guesses[i]];
+    guess_rare(s, tokens, n);
     return s->guesses;
 }
 

@@ -23,6 +23,9 @@ struct student {
     uint32_t *start;   /* [max_tokens] */
     float *cos, *sin;  /* [length][pairs] */
     uint32_t *guesses; /* [max_tokens] */
+    float *logits;     /* [max_tokens]: the guesses' */
+    bool *mapped;      /* [vocab]: the head has the token */
+    float *rare;       /* [CONTEXT_ROWS][width]: rows of the text's tokens that it lacks */
 };
 
 /* Bytes that student_init will take. */
@@ -42,7 +45,8 @@ enum status student_weights(struct student *s, const char *path, struct error *e
 
 /* Forward pass over rows · length tokens whose embeddings and starts are in x and start. */
 struct net_batch student_batch(const struct student *s, uint32_t rows, uint32_t length);
-/* guesses[i]: the token that the student expects behind tokens[0 … i], for n ≤ s->length tokens. */
+/* guesses[i]: the token that the student expects behind tokens[0 … i], for n ≤ s->length tokens, of its head's and
+ * of those (core/model/context_rows.h), as the worker has it. */
 const uint32_t *student_guess(struct student *s, const uint32_t *tokens, uint32_t n);
 
 /* The student's guesses for tokens [from, n) of a text, and those of lookup first, then the
