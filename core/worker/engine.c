@@ -183,12 +183,17 @@ static enum status make_arena(struct engine *e, struct error *err)
     size_t sizes[] = {e->geometry.page, e->draft.geometry.page};
     struct arena_options options = {
         .limit = e->plan.kv, .page_bytes = sizes, .n_page_bytes = draft ? 2 : 1};
-    enum status status = arena_create(&options, &e->arena, err);
-    if (status == STATUS_OK)
-        status = pages_create(e->arena, e->geometry.page, &e->pages, err);
+    return arena_create(&options, &e->arena, err);
+}
+
+/* Pools have their first pages made at once: when the weights are there, so that the two do not share
+ * the CPUs. */
+static enum status make_pools(struct engine *e, struct error *err)
+{
+    enum status status = pages_create(e->arena, e->geometry.page, &e->pages, err);
     if (status == STATUS_OK)
         pages_set_open(e->pages, e->geometry.open_page);
-    if (status == STATUS_OK && draft)
+    if (status == STATUS_OK && e->draft.gguf != NULL)
         status = pages_create(e->arena, e->draft.geometry.page, &e->draft.pages, err);
     return status;
 }
@@ -272,6 +277,8 @@ enum status engine_load(struct engine *e, struct error *err)
         .progress_data = e,
     };
     status = load_model(e, &options, err);
+    if (status == STATUS_OK)
+        status = make_pools(e, err);
     if (status == STATUS_OK && e->draft.gguf != NULL)
         status = load_draft(e, err);
     if (status != STATUS_OK)

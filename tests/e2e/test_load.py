@@ -2,7 +2,7 @@
 """Loading: what memory holds while the weights are repacked and afterwards, and what a load that fails or is cancelled says."""
 import os, pathlib, shutil, signal, subprocess, tempfile
 
-from harness import Site, build, default_model, main, status_figures, wait_for
+from harness import Site, build, default_model, main, source, status_figures, wait_for
 
 TEXT = '/v1/completions'
 MIB = 1 << 20
@@ -14,12 +14,12 @@ def synth(folder, *options):
     return path
 
 
-def check_memory(site, model):
+def check_memory(site, *models):
     """Weights, resident KV pages, a tenth and 64 MiB are all that a worker may ever have held."""
     site.post(TEXT, {'prompt': list(range(3, 300)), 'max_tokens': 20, 'ignore_eos': True})
     figures = status_figures(site.worker.pid)
-    limit = model.stat().st_size * 1.1 + site.stat()['kv_arena_resident'] + 64 * MIB
-    print(f'    {model.name}: resident {figures["VmRSS"] >> 20}, at most {figures["VmHWM"] >> 20} MiB; allowed {limit / MIB:.0f} MiB')
+    limit = sum(model.stat().st_size for model in models) * 1.1 + site.stat()['kv_arena_resident'] + 64 * MIB
+    print(f'    {models[0].name}: resident {figures["VmRSS"] >> 20}, at most {figures["VmHWM"] >> 20} MiB; allowed {limit / MIB:.0f} MiB')
     assert figures['VmRSS'] <= figures['VmHWM'] <= limit, (figures, limit)
 
 
@@ -35,6 +35,22 @@ def test_memory_of_the_default_model():
     model = default_model()
     with Site(model) as site:
         check_memory(site, model)
+
+
+def test_memory_with_a_draft():
+    model, draft = default_model(), source / 'conf/drafts/SmolLM2-135M-Instruct.Q4_1.draft.gguf'
+    with Site(model, draft=draft) as site:
+        check_memory(site, model, draft)
+
+
+def test_memory_of_other_types():
+    """What a panel of each type takes more than the rows of the file is within the tenth."""
+    long = os.environ.get('TOKENRING_LONG')
+    for kind in ('q4_k', 'q6_k', 'q8_0', 'q5_k', 'f16') if long else ('q6_k',):
+        with tempfile.TemporaryDirectory(prefix='tokenring-load-') as folder:
+            model = synth(folder, '--type', kind, '--layers', 4 if long else 1, '--dim', 2048, '--ffn', 5632, '--heads', 32, '--kv-heads', 4, '--vocab', 32000)
+            with Site(model) as site:
+                check_memory(site, model)
 
 
 def test_a_file_that_shrinks_later_is_not_missed():
