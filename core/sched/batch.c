@@ -143,8 +143,9 @@ static void plan_prefill(struct batch *b, struct queue *running, struct pages *p
         sequence_follow(s, pool);
         if (is_being_filled(s, running))
             continue;
-        uint32_t left = b->max_tokens - b->n_tokens, count = sequence_tokens(s) - s->n_seen;
-        count = pace_fit(pace, &room, s->n_seen, count < left ? count : left);
+        uint32_t left = b->max_tokens - b->n_tokens, whole = sequence_tokens(s);
+        uint32_t count = whole - s->n_seen < left ? whole - s->n_seen : left;
+        count = pace_fit(pace, &room, s->n_seen, count, whole);
         if (count == 0)
             return;
         enum status status = sequence_extend(s, pool, count, 0);

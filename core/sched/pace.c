@@ -4,12 +4,19 @@
 
 #define LINE_SCALE 1024.0 /* positions */
 #define LINE_RATE 0.125   /* part of an error that one sample corrects */
-#define MARGIN_FIRST 1.2
-#define MARGIN_RATE 0.01
+#define MARGIN_FIRST 1.4
+#define MARGIN_RATE 0.02
+#define ODD_RATE 0.125
+#define ODD_MOST 1.25
+#define ODD_FADE 0.002   /* part that is forgotten at each step: what was avoided is tried again */
+#define FEWER_LOSE 0.015 /* part of the rate that fewer rows may cost to be taken instead */
+#define FEWER_MOST 3u
 
 void pace_init(struct pace *p, double target)
 {
     *p = (struct pace){.target = target, .margin = MARGIN_FIRST};
+    for (unsigned i = 0; i <= PACE_ROWS; i++)
+        p->odd[i] = 1;
 }
 
 static double line_at(const struct pace_line *l, double position)
@@ -71,40 +78,92 @@ static double decodes_ns(const struct pace *p, const struct pace_work *w)
     return 0;
 }
 
+/* By how much plans stay below the target. */
+static double margin_of(const struct pace *p, const struct pace_work *w)
+{
+    if (w->prompts >= PACE_CROWD_PROMPTS && w->prompts * PACE_CROWD_DECODES >= w->decodes)
+        return PACE_MARGIN_CROWD;
+    return w->prompts > 1 && p->margin > PACE_MARGIN_SEVERAL ? PACE_MARGIN_SEVERAL : p->margin;
+}
+
 struct pace_room pace_room(const struct pace *p, const struct pace_work *w, uint32_t most)
 {
-    struct pace_room room = {INFINITY, most, most};
+    struct pace_room room = {.decodes = INFINITY,
+                             .rows = w->decodes,
+                             .margin = margin_of(p, w),
+                             .least = most,
+                             .most = most};
     if (w->decodes == 0)
         return room;
     unsigned size = size_of(w->decodes);
     bool measured = p->decodes[size].at0 != 0;
     if (p->unmeasured[size] >= (measured ? PACE_PROBE : PACE_PROBE_FIRST))
-        return (struct pace_room){0, 0, 0};
+        return (struct pace_room){0};
     room.least = most < PACE_CHUNK_MIN ? most : PACE_CHUNK_MIN;
     double decodes = decodes_ns(p, w);
     if (decodes == 0 || each_line(p)->at0 == 0) {
         room.most = most < PACE_CHUNK_FIRST ? most : PACE_CHUNK_FIRST;
         return room;
     }
-    bool crowd = w->prompts >= PACE_CROWD_PROMPTS && w->prompts * PACE_CROWD_DECODES >= w->decodes;
-    room.ns = (p->target / (crowd ? PACE_MARGIN_CROWD : p->margin) - 1) * decodes;
+    room.decodes = room.ns = decodes;
     return room;
 }
 
-uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t position, uint32_t wanted)
+static double odd_at(const struct pace *p, uint32_t rows)
 {
-    const struct pace_line *line = each_line(p);
+    return rows <= PACE_ROWS ? p->odd[rows] : 1;
+}
+
+/* What a step may take, in times of its decodes: r of them leave r - 1 for prompt tokens, which cost
+ * `dearer` times what they do alone, so a prompt takes dearer · r / (r - 1) times its time alone. */
+static double aim(const struct pace *p, const struct pace_room *room, double middle)
+{
+    double r = p->target / room->margin, most = p->target / PACE_MARGIN_MIN;
+    if (p->alone.at0 == 0 || p->mixed.at0 == 0)
+        return r;
+    double dearer = line_at(&p->mixed, middle) / line_at(&p->alone, middle);
+    double fair = dearer < PACE_PROMPTS ? PACE_PROMPTS / (PACE_PROMPTS - dearer) : most;
+    fair = fair < most ? fair : most;
+    return r > fair ? r : fair;
+}
+
+/* ns of the step with n more prompt tokens from `position` on. */
+static double with(const struct pace *p, const struct pace_room *room, uint32_t position,
+                   uint32_t n)
+{
+    double each = line_at(each_line(p), position + n / 2.0);
+    return (room->ns + n * each) * odd_at(p, room->rows + n);
+}
+
+/* The most of `n` tokens, `least` or more, that keep to ns; or a few less where these take less time
+ * a token. */
+static uint32_t choose(const struct pace *p, const struct pace_room *room, uint32_t position,
+                       double ns, uint32_t least, uint32_t n)
+{
+    while (n > least && with(p, room, position, n) > ns)
+        n--;
+    uint32_t best = n;
+    double rate = n / with(p, room, position, n);
+    for (uint32_t k = n; k-- > least && k + FEWER_MOST >= n;)
+        if (k / with(p, room, position, k) > rate * (1 - FEWER_LOSE))
+            best = k;
+    return best;
+}
+
+uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t position, uint32_t wanted,
+                  uint32_t whole)
+{
     uint32_t n = wanted < room->most ? wanted : room->most;
-    if (room->ns < INFINITY) {
-        double ns = room->ns > 0 ? room->ns : 0;
-        double fit = ns / line_at(line, position);
-        fit = ns / line_at(line, position + fit / 2);
-        if (fit < n)
-            n = (uint32_t)fit;
-        uint32_t least = wanted < room->least ? wanted : room->least;
-        n = n < least ? least : n;
-        room->ns -= n * line_at(line, position + n / 2.0);
+    if (room->decodes < INFINITY && n > 0) {
+        uint32_t least = n < room->least ? n : room->least;
+        double ns = aim(p, room, whole / 2.0) * room->decodes,
+               each = line_at(each_line(p), position);
+        double fit = ns > room->ns ? (ns - room->ns) / each * ODD_MOST : 0;
+        uint32_t most = fit < n ? (uint32_t)fit : n;
+        n = choose(p, room, position, ns, least, most > least ? most : least);
+        room->ns += n * line_at(each_line(p), position + n / 2.0);
     }
+    room->rows += n;
     room->most -= n;
     room->least -= n < room->least ? n : room->least;
     return n;
@@ -112,8 +171,24 @@ uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t positio
 
 void pace_charge(const struct pace *p, struct pace_room *room, double position, uint32_t n)
 {
-    if (room->ns < INFINITY)
-        room->ns -= n * line_at(each_line(p), position);
+    room->rows += n;
+    if (room->decodes < INFINITY)
+        room->ns += n * line_at(each_line(p), position);
+}
+
+static double bounded(double x, double least, double most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+static void odd_learn(struct pace *p, uint32_t rows, double miss)
+{
+    for (unsigned i = 0; i <= PACE_ROWS; i++)
+        p->odd[i] += (1 - p->odd[i]) * ODD_FADE;
+    if (rows <= PACE_ROWS)
+        p->odd[rows] = bounded(
+            p->odd[rows] + (bounded(miss, 1 / ODD_MOST, ODD_MOST) - p->odd[rows]) * ODD_RATE,
+            1 / ODD_MOST, ODD_MOST);
 }
 
 void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns)
@@ -136,13 +211,13 @@ void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns)
         return;
     if (p->mixed.at0 == 0)
         p->mixed = p->alone;
-    double forecast = decodes + w->prefill * line_at(&p->mixed, position);
+    double lines = decodes + w->prefill * line_at(&p->mixed, position);
+    uint32_t rows = w->decodes + w->prefill;
     if (p->mixed.at0 != 0) {
-        p->margin += (double)ns > p->margin * forecast ? MARGIN_RATE * PACE_KEPT
-                                                       : -MARGIN_RATE * (1 - PACE_KEPT);
-        p->margin = p->margin < PACE_MARGIN_MIN   ? PACE_MARGIN_MIN
-                    : p->margin > PACE_MARGIN_MAX ? PACE_MARGIN_MAX
-                                                  : p->margin;
+        bool late = (double)ns > p->margin * lines * odd_at(p, rows);
+        p->margin += late ? MARGIN_RATE * PACE_KEPT : -MARGIN_RATE * (1 - PACE_KEPT);
+        p->margin = bounded(p->margin, PACE_MARGIN_MIN, PACE_MARGIN_MAX);
+        odd_learn(p, rows, (double)ns / lines);
     }
     double rest = (double)ns - decodes;
     line_learn(&p->mixed, position, rest > 0 ? rest / w->prefill : 0);
