@@ -154,7 +154,8 @@ static void step(void)
 {
     struct frame_header h;
     uint64_t place;
-    switch (take(1) % 14) {
+    struct channel_gate gate;
+    switch (take(1) % 15) {
     case 0:
         h = (struct frame_header){(uint32_t)take(2), (uint8_t)take(1),  (uint8_t)take(1),
                                   (uint16_t)take(2), (uint32_t)take(4), (uint32_t)take(4)};
@@ -202,6 +203,14 @@ static void step(void)
     case 12:
         channel_publish(&c);
         channel_take_room(&c);
+        break;
+    case 13:
+        atomic_store(&peer->gate, take(8));
+        gate = channel_look_at_gate(&c);
+        check(gate.retry_after <= GATE_RETRY_MAX && (gate.retry_after > 0 || gate.waiting == 0));
+        check(channel_take_turned_away(&c) <= 1u << 20);
+        channel_set_gate(&c, &(struct channel_gate){(uint32_t)take(4), (uint32_t)take(4)});
+        channel_turned_away(&c);
         break;
     default:
         channel_has_work(&c);
@@ -253,7 +262,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                            .down_size = SIZE,
                            .up_window = WINDOW_UP_DEFAULT,
                            .down_window = 16u << 10,
-                           .features = data[0] & 2 ? FEATURE_JOURNAL : 0};
+                           .features = (data[0] & 2 ? FEATURE_JOURNAL : 0) |
+                                       (data[0] & 8 ? FEATURE_GATE : 0)};
     if (data[0] & 4) /* the writer's side comes to its limits sooner */
         agreed.up_window = agreed.down_window = WINDOW_MAX;
     check(channel_begin(&c, &agreed, NULL) == STATUS_OK);
