@@ -72,6 +72,9 @@ def test_far_more_than_can_be_served():
         after = site.stat()
         assert after['requests_total'] - before['requests_total'] == len(served)
         assert 0 < after['requests_refused_at_gate'] <= len(refused), after['requests_refused_at_gate']
+        assert 'nginx refused' in site.log()  # one line for many of them
+        lines = site.log().count('queue_full')
+        assert lines == len(refused) - after['requests_refused_at_gate'], (lines, len(refused))
         assert after['requests_failed'] == 0, after
 
 
