@@ -36,6 +36,8 @@ struct bench {
     enum kv_type kv_type;
     enum format format;
     bool no_kv;
+    uint32_t streams;  /* 0: measured */
+    double reading[3]; /* seconds, as model_choose_streams says them */
     struct session session;
     struct roofline_memory *memory;
     float *logits;
@@ -218,9 +220,19 @@ static void print_json(struct bench *b, const struct test *t, const struct resul
     printf(", \"%s_mbu%s\": %.3f, \"%s_mfu%s\": %.3f", kind, suffix, r->mbu, kind, suffix, r->mfu);
 }
 
+/* What the number of streams was chosen by, if it was. */
+static const char *measured_streams(const struct bench *b, char *text, size_t size)
+{
+    text[0] = '\0';
+    if (b->reading[0] > 0)
+        snprintf(text, size, " (1, 2, 4: %.2f, %.2f, %.2f ms)", b->reading[0] * 1e3,
+                 b->reading[1] * 1e3, b->reading[2] * 1e3);
+    return text;
+}
+
 static void print_row(struct bench *b, const struct test *t, const struct result *r)
 {
-    char name[64];
+    char name[64], text[80];
     name_of(b, t, name, sizeof(name));
     const struct model_info *info = model_info(b->session.model);
     const char *file = strrchr(b->path, '/') != NULL ? strrchr(b->path, '/') + 1 : b->path;
@@ -237,10 +249,11 @@ static void print_row(struct bench *b, const struct test *t, const struct result
     } else {
         if (b->first_row)
             printf(
-                "%s: %.2f B parameters, %.1f MiB of weights, %s, %u threads, KV %s\n\n%-18s %10s %21s %6s %6s\n",
+                "%s: %.2f B parameters, %.1f MiB of weights, %s, %u threads, KV %s, %u weight stream(s)%s\n\n%-18s %10s %21s %6s %6s\n",
                 file, (double)info->parameters * 1e-9, (double)info->weight_bytes / 1048576,
-                b->session.kernels.tier, b->threads, kv_type_name(b->kv_type), "test", "tokens/s",
-                "(least ... most)", "MBU", "MFU");
+                b->session.kernels.tier, b->threads, kv_type_name(b->kv_type),
+                b->session.kernels.streams, measured_streams(b, text, sizeof(text)), "test",
+                "tokens/s", "(least ... most)", "MBU", "MFU");
         printf("%-18s %10.2f %10.2f %10.2f %5.1f%% %5.1f%%\n", name, r->median, r->least, r->most,
                100 * r->mbu, 100 * r->mfu);
     }
@@ -310,6 +323,7 @@ static const char help[] =
     "      --kv-type T        f32, f16, q8_0, q4 or auto (auto: q8_0, for heads of less than 32 numbers f16)\n"
     "      --prefill-chunk N  most tokens of a step (512)\n"
     "      --tier T           scalar, avx2, avxvnni, avx512, amx (the best)\n"
+    "      --weight-streams N runs of weights that a thread reads at once for 1 or 2 tokens: 1, 2, 4 or auto: measured (auto)\n"
     "      --no-kv            decode without a cache, everything recomputed for each token\n"
     "      --json, --csv      one flat object; rows with a header\n";
 
@@ -325,6 +339,7 @@ static int parse(int argc, char **argv, struct bench *b)
                                             {"kv-type", required_argument, NULL, 'K'},
                                             {"prefill-chunk", required_argument, NULL, 'c'},
                                             {"tier", required_argument, NULL, 'T'},
+                                            {"weight-streams", required_argument, NULL, 'S'},
                                             {"no-kv", no_argument, NULL, 'N'},
                                             {"json", no_argument, NULL, 'J'},
                                             {"csv", no_argument, NULL, 'C'},
@@ -368,6 +383,12 @@ static int parse(int argc, char **argv, struct bench *b)
             break;
         case 'K':
             if (kv_geometry_type(optarg, &b->kv_type, &err) != STATUS_OK) {
+                fprintf(stderr, "tokenring bench: %s\n", err.text);
+                return 2;
+            }
+            break;
+        case 'S':
+            if (model_streams_parse(optarg, &b->streams, &err) != STATUS_OK) {
                 fprintf(stderr, "tokenring bench: %s\n", err.text);
                 return 2;
             }
@@ -432,6 +453,7 @@ int cmd_bench(int argc, char **argv)
     struct session_options options = {.path = b.path,
                                       .tier = b.tier,
                                       .threads = b.threads,
+                                      .streams = b.streams,
                                       .kv_type = b.kv_type,
                                       .context = longest,
                                       .positions = (uint64_t)batch * (longest + KV_TILE_POSITIONS),
@@ -441,13 +463,16 @@ int cmd_bench(int argc, char **argv)
         fprintf(stderr, "tokenring bench: %s\n", err.text);
         return 1;
     }
+    if (b.streams == 0)
+        model_choose_streams(b.session.model, &b.session.kernels, b.reading);
     b.kv_type = model_kv_geometry(b.session.model)->type;
     b.memory = roofline_memory_create();
     b.logits = xaligned((size_t)batch * model_logits_stride(b.session.model) * sizeof(float));
     if (b.format == JSON)
-        printf("{\"model\": \"%s\", \"tier\": \"%s\", \"threads\": %u, \"kv_type\": \"%s\"",
-               model_info(b.session.model)->name, b.session.kernels.tier, b.threads,
-               kv_type_name(b.kv_type));
+        printf(
+            "{\"model\": \"%s\", \"tier\": \"%s\", \"threads\": %u, \"kv_type\": \"%s\", \"weight_streams\": %u",
+            model_info(b.session.model)->name, b.session.kernels.tier, b.threads,
+            kv_type_name(b.kv_type), b.session.kernels.streams);
     bool ok = b.memory != NULL && run_all(&b);
     if (b.format == JSON)
         puts("}");

@@ -318,5 +318,6 @@ const struct arch arch_llama = {
     .head = head_of,
     .borrow = borrow_tables,
     .step = llama_step,
+    .multiply = llama_multiply,
     .free = free_state,
 };

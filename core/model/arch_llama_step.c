@@ -6,7 +6,7 @@
  * series depends on the plan alone, which no thread changes. */
 struct pass {
     const struct llama *l;
-    const struct arch_step *in;
+    const struct arch_step *in; /* NULL: products alone (llama_multiply) */
     struct team_member *me;
     uint32_t n;             /* rows of x */
     const uint32_t *tokens; /* of the step, a row */
@@ -230,6 +230,16 @@ static void keep_asked(struct pass *p)
     p->tokens = asked->tokens;
 }
 
+/* Attention; behind the last layer's, only rows whose logits are wanted go on. */
+static void attend_layer(struct pass *p, uint32_t i)
+{
+    const struct plan *plan = p->in->plan;
+    bool last = i + 1 == p->l->layers && plan->asked.n_tokens < p->n;
+    attend(p, i, last ? &plan->asked : &plan->all);
+    if (last)
+        keep_asked(p);
+}
+
 static void run_layer(struct pass *p, uint32_t i)
 {
     const struct llama *l = p->l;
@@ -243,11 +253,8 @@ static void run_layer(struct pass *p, uint32_t i)
                                  .products = {{&layer->q, l->qkv, row},
                                               {&layer->k, l->qkv + q, row},
                                               {&layer->v, l->qkv + q + kv, row}}});
-    const struct plan *plan = p->in->plan;
-    bool last = i + 1 == l->layers && plan->asked.n_tokens < p->n;
-    attend(p, i, last ? &plan->asked : &plan->all);
-    if (last)
-        keep_asked(p);
+    if (p->in != NULL)
+        attend_layer(p, i);
     if (p->n == 0)
         return;
     run_stage(p, &(struct stage){.source = SOURCE_MIXED,
@@ -289,4 +296,17 @@ void llama_step(void *state, const struct arch_step *in, struct team_member *me)
     while (team_next(me, p.n, 1, &begin, &end))
         if (!l->kernels->finite(in->logits + begin * in->logits_stride, l->head.rows))
             arch_fail(in->step, p.tokens[begin]);
+}
+
+void llama_multiply(void *state, uint32_t layers, struct team_member *me)
+{
+    const struct llama *l = state;
+    struct pass p = {l, NULL, me, 1, NULL, l->threads};
+    uint32_t begin, end;
+    while (team_next(me, 1, 1, &begin, &end)) {
+        memset(l->x, 0, l->width * sizeof *l->x);
+        memset(l->mixed, 0, llama_q_cols(l) * sizeof *l->mixed);
+    }
+    for (uint32_t i = 0; i < layers; i++)
+        run_layer(&p, i);
 }

@@ -1,10 +1,12 @@
 #include "core/model/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/select.h"
 #include "core/kernels/team.h"
@@ -214,4 +216,57 @@ uint64_t model_kv_read(const struct model *m)
     const struct kv_geometry *g = &m->geometry;
     /* In the last layer only the tokens that want logits attend. */
     return ((g->layers - 1) * m->plan.all.pages + m->plan.asked.pages) * g->layer;
+}
+
+#define STREAMS_BYTES ((size_t)64 << 20)
+#define STREAMS_ROUNDS 4
+#define STREAMS_GAIN 0.95
+
+struct multiply {
+    struct model *model;
+    uint32_t layers;
+};
+
+static void run_multiply(void *arg, struct team_member *me)
+{
+    const struct multiply *job = arg;
+    job->model->arch->multiply(job->model->state, job->layers, me);
+}
+
+void model_choose_streams(struct model *m, struct kernels *kernels, double seconds[3])
+{
+    const size_t layer = m->info.weight_bytes / m->info.layers;
+    struct multiply job = {m, (uint32_t)(STREAMS_BYTES / (layer + 1)) + 1};
+    double best[3] = {INFINITY, INFINITY, INFINITY};
+    unsigned chosen = 0;
+    job.layers = job.layers < m->info.layers ? job.layers : m->info.layers;
+    kernels->streams = 1;
+    bool one = memcmp(kernels->streamed[0], kernels->product, sizeof kernels->product) == 0;
+    for (unsigned round = 0; round <= STREAMS_ROUNDS && !one; round++)
+        for (unsigned i = 0; i < 3; i++) {
+            kernels->streams = 1u << i;
+            uint64_t start = clock_ns();
+            team_run(m->team, run_multiply, &job);
+            double spent = (double)(clock_ns() - start) * 1e-9;
+            if (round > 0 && spent < best[i]) /* the first one only warms up */
+                best[i] = spent;
+        }
+    for (unsigned i = 1; i < 3 && !one; i++)
+        if (best[i] < best[0] * STREAMS_GAIN && best[i] < best[chosen])
+            chosen = i;
+    kernels->streams = 1u << chosen;
+    for (unsigned i = 0; i < 3 && seconds != NULL; i++)
+        seconds[i] = one ? 0 : best[i];
+}
+
+enum status model_streams_parse(const char *text, uint32_t *streams, struct error *err)
+{
+    static const char *const names[] = {"auto", "1", "2", "4"};
+    static const uint32_t numbers[] = {0, 1, 2, 4};
+    for (unsigned i = 0; i < 4; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *streams = numbers[i];
+            return STATUS_OK;
+        }
+    return error_set(err, STATUS_INVALID, "weight streams can be auto, 1, 2 or 4, not '%s'", text);
 }

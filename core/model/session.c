@@ -29,6 +29,8 @@ enum status session_open(struct session *s, const struct session_options *o, str
 {
     *s = (struct session){0};
     enum status status = kernels_select(o->tier, &s->kernels, err);
+    if (status == STATUS_OK && o->streams > 1)
+        s->kernels.streams = o->streams;
     if (status == STATUS_OK)
         status = team_create(o->threads == 0 ? 1 : o->threads, 0, &s->team, err);
     if (status == STATUS_OK)

@@ -13,6 +13,7 @@ struct session_options {
     const char *path;
     const char *tier;     /* NULL: the best */
     uint32_t threads;     /* 0: 1 */
+    uint32_t streams;     /* of weights: 1, 2 or 4; 0: 1 */
     uint32_t context;     /* longest sequence; 0: the model's */
     uint64_t positions;   /* KV memory for so many positions of all sequences; 0: two contexts */
     uint32_t max_tokens;  /* of a step; 0: 512 */

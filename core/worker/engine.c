@@ -64,12 +64,26 @@ static enum status inspect_draft(struct engine *e, struct error *err)
                             err);
 }
 
+static enum status streams_option(struct engine *e, struct error *err)
+{
+    struct error why = {0};
+    uint32_t streams = 1;
+    enum status status = model_streams_parse(e->options->weight_streams, &streams, &why);
+    if (status != STATUS_OK)
+        return error_set(err, status, "option weight-streams: %s", why.text);
+    e->kernels.streams = streams > 0 ? streams : 1;
+    e->measure_streams = streams == 0;
+    return STATUS_OK;
+}
+
 /* Opens and checks all that takes no time to speak of: the file's header and the options. */
 static enum status inspect(struct engine *e, struct error *err)
 {
     const struct options *o = e->options;
     enum kv_type type = KV_AUTO;
     enum status status = kernels_select(*o->tier != '\0' ? o->tier : NULL, &e->kernels, err);
+    if (status == STATUS_OK)
+        status = streams_option(e, err);
     if (status == STATUS_OK)
         status = kv_geometry_type(o->kv_type, &type, err);
     if (status == STATUS_OK)
@@ -148,6 +162,17 @@ static enum status load_model(struct engine *e, const struct model_options *opti
         status = job.err.status;
     }
     return status;
+}
+
+static void measure_streams(struct engine *e)
+{
+    double seconds[3];
+    model_choose_streams(e->model, &e->kernels, seconds);
+    if (seconds[0] > 0)
+        log_info(
+            "engine: weights are read in %u stream(s) a thread: 1, 2 and 4 took %.2f, %.2f and "
+            "%.2f ms",
+            e->kernels.streams, seconds[0] * 1e3, seconds[1] * 1e3, seconds[2] * 1e3);
 }
 
 static uint32_t context_of(const struct engine *e)
@@ -279,6 +304,8 @@ enum status engine_load(struct engine *e, struct error *err)
     status = load_model(e, &options, err);
     if (status == STATUS_OK)
         status = make_pools(e, err);
+    if (status == STATUS_OK && e->measure_streams)
+        measure_streams(e);
     if (status == STATUS_OK && e->draft.gguf != NULL)
         status = load_draft(e, err);
     if (status != STATUS_OK)

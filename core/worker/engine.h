@@ -40,6 +40,7 @@ struct engine {
     struct gguf *gguf;
     struct tokenizer *tokenizer;
     struct kernels kernels;
+    bool measure_streams; /* --weight-streams auto */
     struct team *team;
     struct model_info info;
     struct model *model;

@@ -37,6 +37,7 @@ void publish_model(struct worker *w)
     stats_set_text(w->stats, STAT_model, e->name);
     stats_set_text(w->stats, STAT_model_arch, e->info.arch);
     stats_set_text(w->stats, STAT_kernel_tier, e->kernels.tier);
+    stats_set(w->stats, STAT_weight_streams, e->kernels.streams);
     stats_set_text(w->stats, STAT_kv_type, kv_type_name(e->geometry.type));
     stats_set(w->stats, STAT_threads, e->threads);
     stats_set(w->stats, STAT_context_length, e->context.context);

@@ -2,7 +2,7 @@
 """A request's logits are the same bits alone, in a crowd, at any prefill chunk, with any number of threads, in any tier's products."""
 import json, subprocess
 
-from harness import Site, build, main, stories, together
+from harness import Site, build, main, stories, tier, together
 
 TEXT = '/v1/completions'
 PROMPT = 'Once upon a time, there was a little dog. He liked to run in the park with his friend, a small cat. '
@@ -49,17 +49,31 @@ def test_q4_cache():
     check('q4')
 
 
+def test_weight_streams():
+    """One, two and four streams of weights, and the number that is measured."""
+    want = solo('q8_0', weight_streams=1)
+    for streams in (2, 4, 'auto'):
+        assert solo('q8_0', weight_streams=streams) == want, streams
+    with Site(stories(), weight_streams=4) as site:
+        assert site.stat()['weight_streams'] == 4
+    with Site(stories()) as site:
+        assert site.stat()['weight_streams'] in (1, 2, 4)
+        assert tier() == 'scalar' or 'stream(s) a thread: 1, 2 and 4 took' in site.log(), site.log()
+    done = subprocess.run([build / 'tokenringd', '-t', '--model', stories(), '--weight-streams', '3'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode != 0 and "auto, 1, 2 or 4, not '3'" in done.stdout, done.stdout
+
+
 def test_every_tier_serves():
     """Each tier that this CPU has answers the golden; a missing one is said."""
     golden = json.loads((stories().parent / 'golden/once-f64.json').read_text())
-    for tier in ('scalar', 'avx2', 'avxvnni', 'avx512', 'amx'):
-        probe = subprocess.run([build / 'tokenringd', '-t', '--model', stories(), '--tier', tier], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for each in ('scalar', 'avx2', 'avxvnni', 'avx512', 'amx'):
+        probe = subprocess.run([build / 'tokenringd', '-t', '--model', stories(), '--tier', each], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if probe.returncode != 0 and 'CPU' in probe.stdout:
-            print(f'SKIP: tier {tier}: not on this CPU')
+            print(f'SKIP: tier {each}: not on this CPU')
             continue
-        with Site(stories(), kv_type='f32', tier=tier) as site:
+        with Site(stories(), kv_type='f32', tier=each) as site:
             reply = site.post(TEXT, {'prompt': golden['prompt'], 'max_tokens': 64, 'temperature': 0, 'ignore_eos': True})
-            assert reply.json['choices'][0]['text'] == golden['text'], (tier, reply.body)
+            assert reply.json['choices'][0]['text'] == golden['text'], (each, reply.body)
 
 
 if __name__ == '__main__':

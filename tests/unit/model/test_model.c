@@ -564,6 +564,47 @@ END_TEST
 
 /* The head times the hidden rows is the logits, but for the rounding of activations to 8 bits; only
  * wanted tokens have rows. */
+/* Streams of weights change no bit of steps with one, two or three tokens; the measured number is one of them. */
+START_TEST(same_bits_in_every_number_of_streams)
+{
+    struct toy t = _i == 0 ? mixed_toy() : small_types_toy();
+    struct bench b;
+    uint32_t tokens[12], number = 9;
+    struct error err = {0};
+    double seconds[3] = {-1, -1, -1};
+    make_text(tokens, 12, t.vocab, 5);
+    bench_open(&b, &t, NULL, 2, KV_F16);
+    ck_assert_uint_eq(b.s.kernels.streams, 1);
+    float *want = feed(&b, tokens, 12, 12);
+    for (uint32_t streams = 1; streams <= 4; streams *= 2)
+        for (uint32_t chunk = 1; chunk <= 3; chunk++) {
+            b.s.kernels.streams = streams;
+            float *rows = feed(&b, tokens, 12, chunk);
+            assert_same(&b, want, rows, 12);
+            free(rows);
+        }
+    model_choose_streams(b.s.model, &b.s.kernels, seconds);
+    ck_assert(b.s.kernels.streams == 1 || b.s.kernels.streams == 2 || b.s.kernels.streams == 4);
+    for (int i = 0; i < 3; i++)
+        ck_assert(kernels_tier_present("avx2") ? seconds[i] > 0 : seconds[i] == 0);
+    float *rows = feed(&b, tokens, 12, 1); /* nothing is left of the measuring */
+    assert_same(&b, want, rows, 12);
+    free(rows);
+    ck_assert_int_eq(model_streams_parse("auto", &number, &err), STATUS_OK);
+    ck_assert_uint_eq(number, 0);
+    ck_assert_int_eq(model_streams_parse("4", &number, &err), STATUS_OK);
+    ck_assert_uint_eq(number, 4);
+    ck_assert_int_eq(model_streams_parse("3", &number, &err), STATUS_INVALID);
+    free(want);
+    bench_close(&b);
+
+    bench_open(&b, &t, "scalar", 1, KV_F16); /* has but one */
+    model_choose_streams(b.s.model, &b.s.kernels, seconds);
+    ck_assert(b.s.kernels.streams == 1 && seconds[0] == 0 && seconds[2] == 0);
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(hidden_states)
 {
     enum { TOKENS = 9, EVERY = 3, ROWS = TOKENS / EVERY };
@@ -855,6 +896,7 @@ int main(void)
     tcase_add_loop_test(c, long_context, 0, 3);
     tcase_add_loop_test(c, same_bits_whatever_shares_the_step, 0, 3);
     tcase_add_loop_test(c, shared_pages_are_read_once, 0, 9);
+    tcase_add_loop_test(c, same_bits_in_every_number_of_streams, 0, 2);
     tcase_add_test(c, hidden_states);
     tcase_add_loop_test(slow, odd_shapes, 0, 2);
     tcase_add_test(c, failure_stays_in_its_sequence);
