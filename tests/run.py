@@ -3,7 +3,7 @@
 
     tests/run.py [--build build] [--long] [--only STEP,...] [--list]
 
-Steps: meson (unit, kernels, stress, golden, end to end), tiers (end to end with forced scalar and AVX2 kernels), clang
+Steps: meson (unit, kernels, stress, golden, end to end), tiers (end to end with forced scalar, AVX2 and AVX-VNNI kernels), clang
 (warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, fuzz, soak. The last line is `N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and
 `not ok` lines, anything else counts one. A line `SKIP: what: why` is a skip; with STRICT=1 a skip fails, except that of
 an instruction set which this CPU lacks (`SKIP: tier ...`).
@@ -132,26 +132,23 @@ def step_meson():
 
 # The end-to-end programs that run a model, in the tiers that a new CPU would not choose. Short: the tests with
 # stories260K (the C program, and of `bench` the only test with a model), which judge answers, hashes, ends, forks,
-# cached pages and admission. `serve`, `conf`, `module` and `status` judge what is the same in every tier: they run
-# no model, or do not look at what it says. `streams`, `terms`, `ring` and `load` use the default model, so they run
-# in test-long; there the scalar tier leaves out those which want hundreds of tokens within their waits, for it
-# makes five a second.
+# cached pages and admission. Those with the default model run in test-long, and so do the programs that have no others.
+# `serve`, `conf`, `module` and `status` judge what is the same in every tier: they run no model, or do not look at what
+# it says.
 TIER_PROGRAMS = {'api': [], 'cache': [], 'choices': [], 'exact': [], 'fair': [], 'ops': [], 'bench': ['test_our_own_stack']}
-TIER_PROGRAMS_LONG = {'avx2': ['streams', 'terms', 'ring', 'load'], 'scalar': ['load']}
+TIER_PROGRAMS_LONG = ['streams', 'terms', 'ring', 'load', 'spec']
 
 
 def step_tiers():
-    for tier in ('scalar', 'avx2'):
+    for tier in ('scalar', 'avx2', 'avxvnni'):
         probe = subprocess.run([build / 'tokenringd', '-t', '--model', os.devnull, '--tier', tier], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if 'this CPU' in probe.stdout:
             skips.append(f'SKIP: tier {tier}: not on this CPU')
             continue
         extra = {'TOKENRING_TIER': tier}
-        programs = dict(TIER_PROGRAMS, **{name: [] for name in TIER_PROGRAMS_LONG[tier] if args.long})
-        if tier == 'scalar' and args.long:
-            del programs['fair'], programs['cache']  # they have run in `make test`, with stories260K
+        programs = dict(TIER_PROGRAMS, **{name: [] for name in TIER_PROGRAMS_LONG if args.long})
         for name, tests in programs.items():
-            command(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], timeout=1800 if args.long else 300, extra=extra)
+            command(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], timeout=3600 if args.long else 300, extra=extra)
         meson_tests(f'tier {tier}', build, ['e2e worker model'], extra)
 
 
