@@ -366,8 +366,7 @@ static uint64_t run_step(struct sched *s)
     s->engine.step(s->engine.data, &step, s->logits);
     drawer_run(&s->drawer, b, s->logits);
     uint64_t ns = clock_ns() - start;
-    if (b->n_drafts == 0)
-        pace_learn(&s->pace, &b->work, ns);
+    verify_pace(s, ns);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_steps_total, 1);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_tokens_total, b->n_tokens);
     stats_add(s->stats, STATS_CELL_SCHED, STAT_step_sequences_total, b->n_members);

@@ -191,6 +191,14 @@ static void odd_learn(struct pace *p, uint32_t rows, double miss)
             1 / ODD_MOST, ODD_MOST);
 }
 
+double pace_draft(const struct pace *p, uint32_t n_decodes, double position)
+{
+    unsigned size = size_of(n_decodes);
+    if (p->decodes[size].at0 == 0 || p->mixed.at0 == 0 || p->unmeasured[size] >= PACE_PROBE)
+        return 0;
+    return line_at(&p->mixed, position);
+}
+
 void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns)
 {
     unsigned size = size_of(w->decodes);

@@ -84,6 +84,9 @@ uint32_t pace_fit(const struct pace *p, struct pace_room *room, uint32_t positio
                   uint32_t whole);
 /* n tokens are in the step anyway (drafts to verify). */
 void pace_charge(const struct pace *p, struct pace_room *room, double position, uint32_t n);
+/* ns of such a token beside n decodes and prompts; 0 where that is not known yet, and where the next step
+ * measures the decodes alone. */
+double pace_draft(const struct pace *p, uint32_t n_decodes, double position);
 /* Learns from a step that took ns. */
 void pace_learn(struct pace *p, const struct pace_work *w, uint64_t ns);
 

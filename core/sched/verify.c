@@ -4,6 +4,8 @@
 #include "core/spec/spec.h"
 #include "core/stats/writer.h"
 
+#define BESIDE_PROMPTS 4u /* drafted tokens of a step that computes prompts, at most */
+
 void verify_join(struct sched *s, struct sequence *q)
 {
     if (s->options.spec != NULL && !q->generation->no_drafts)
@@ -30,9 +32,11 @@ void verify_leave(struct sched *s, struct sequence *q)
 
 void verify_propose(struct sched *s)
 {
-    uint32_t n = 0, room = s->batch.max_tokens; /* beside all that decode, drafted for or not */
+    struct spec *spec = s->options.spec;
+    uint32_t n = 0, n_decodes = 0, room = s->batch.max_tokens;
+    double positions = 0, beside = 0;
     bool alone = true;
-    if (s->options.spec == NULL)
+    if (spec == NULL)
         return;
     queue_each(it, tmp, &s->running)
     {
@@ -40,14 +44,35 @@ void verify_propose(struct sched *s)
         if (q->paused)
             continue;
         alone &= q->state == SEQUENCE_DECODE;
-        room -= q->state == SEQUENCE_DECODE;
-        if (q->state != SEQUENCE_DECODE || q->draft == NULL)
+        if (q->state != SEQUENCE_DECODE)
+            continue;
+        n_decodes++;
+        positions += q->n_seen;
+        if (q->draft == NULL)
             continue;
         show_text(q);
         s->texts[n++] = q->draft;
     }
-    uint32_t budget = room < SPEC_STEP_MAX ? room : SPEC_STEP_MAX;
-    spec_propose(s->options.spec, s->texts, n, alone ? budget : 0);
+    if (!alone && n > 0)
+        beside = pace_draft(&s->pace, n_decodes, positions / n_decodes);
+    room = n_decodes < room ? room - n_decodes : 0; /* beside all that decode, drafted for or not */
+    uint32_t most = alone ? SPEC_STEP_MAX : beside > 0 ? BESIDE_PROMPTS : 0;
+    spec->controller.beside = beside;
+    spec_propose(spec, s->texts, n, room < most ? room : most);
+}
+
+void verify_pace(struct sched *s, uint64_t ns)
+{
+    struct pace_work work = s->batch.work;
+    uint32_t n = s->batch.n_drafts;
+    /* Steps of decodes with drafts are not what the pace compares with. */
+    if (n > 0 && work.prefill == 0)
+        return;
+    if (n > 0) {
+        work.prefill += n;
+        work.prefill_positions += n * work.decode_positions / work.decodes;
+    }
+    pace_learn(&s->pace, &work, ns);
 }
 
 /* Counters by the place of a guess in its draft. */

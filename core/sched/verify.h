@@ -11,8 +11,9 @@
  * logits, by the model's rule. The positions of wrong guesses are forgotten by truncating the block
  * table before any page goes to the prefix cache.
  *
- * Drafts never cost another sequence anything: they use pages that are promised anyway, and there are
- * none in a step that computes prompts. Where a guess made the numbers of a sequence not finite, it is put back and goes on without
+ * Drafts use pages that are promised anyway. In a step that computes prompts they count as tokens of
+ * these: their time is taken off the prompts' room (pace.h), and there are only as many as bring more
+ * than that. Where a guess made the numbers of a sequence not finite, it is put back and goes on without
  * drafts: alone it would not have failed. */
 #ifndef SCHED_VERIFY_H
 #define SCHED_VERIFY_H
@@ -26,6 +27,8 @@ struct sched;
 /* The sequence is there: its text can be drafted for; and gone. */
 void verify_join(struct sched *s, struct sequence *q);
 void verify_leave(struct sched *s, struct sequence *q);
+/* The step took ns: what its pace learns from that. */
+void verify_pace(struct sched *s, uint64_t ns);
 /* Before a step is planned: the drafts of all sequences that decode. */
 void verify_propose(struct sched *s);
 /* Of the member's drafts, n were right. */

@@ -38,9 +38,15 @@ static double worth(const struct controller *c, uint32_t n)
     return c->made > 0 && c->spent < c->made ? plain * c->spent / c->made : plain;
 }
 
+/* ns of `rows` drafted tokens in a step of n texts. */
+static double rows_cost(const struct controller *c, uint32_t n, uint32_t rows)
+{
+    return c->beside > 0 ? rows * c->beside : cost_of(&c->step, n + rows) - cost_of(&c->step, n);
+}
+
 static double row_cost(const struct controller *c, uint32_t n, uint32_t rows)
 {
-    return cost_of(&c->step, n + rows + 1) - cost_of(&c->step, n + rows);
+    return rows_cost(c, n, rows + 1) - rows_cost(c, n, rows);
 }
 
 /* The text with the best chance of its next token beyond take[], or n. */
@@ -91,7 +97,7 @@ static uint32_t best_count(const struct controller *c, struct draft_text **texts
             break;
         *any = true;
         sum += chance[i];
-        double gain = sum * each - (cost_of(&c->step, n + k) - plain);
+        double gain = sum * each - rows_cost(c, n, k);
         if (gain > best_gain) {
             best_gain = gain;
             best = k;
@@ -115,9 +121,9 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
     keep = best_count(c, texts, n, budget, &any);
     if (c->probes && !any)
         c->since_probe = 0;
-    while (keep > 0 && cost_of(&c->step, n + keep) - cost_of(&c->step, n) > c->account)
+    while (keep > 0 && rows_cost(c, n, keep) > c->account)
         keep--;
-    if (keep == 0 && any && may_probe(c, cost_of(&c->step, n + 1) - cost_of(&c->step, n))) {
+    if (keep == 0 && any && may_probe(c, row_cost(c, n, 0))) {
         keep = 1;
         c->since_probe = 0;
     }
@@ -242,7 +248,7 @@ void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uin
 {
     if (alone)
         cost_learn(&c->step, n + n_drafted, ns);
-    double plain = cost_of(&c->step, n), took = cost_of(&c->step, n + n_drafted);
+    double plain = cost_of(&c->step, n), took = plain + rows_cost(c, n, n_drafted);
     if (!c->begun)
         c->account = CONTROLLER_START * plain;
     c->begun = true;

@@ -19,7 +19,8 @@
  *     ask(chance) = sum over kinds of share(kind) * max(0, v(kind)) - pass
  *     v(kind)     = worth * chance * acceptance(kind) - row + max(0, ask(chance * acceptance(kind)))
  *
- * looked at two guesses deep. A pass for a text that has grown meanwhile counts the tokens that the
+ * looked at two guesses deep. Beside prompts a row costs what their tokens do, since they would be in
+ * its place. A pass for a text that has grown meanwhile counts the tokens that the
  * draft model has to catch up with.
  *
  * Never losing: an account is kept of the time that drafting saved and cost, by what was accepted in
@@ -50,6 +51,7 @@ struct controller {
                         for tests and measurements; 0: as many as pay */
     struct cost step;  /* by rows: sequences and drafted tokens */
     struct cost model; /* a pass of the draft model, by rows */
+    double beside;     /* ns of a drafted token in this step, where it computes prompts; else 0 */
     struct acceptance all;          /* of all requests */
     float sure[2][2][DRAFT_TENTHS]; /* how often the model was how sure: of texts not drawn, drawn;
                                        of its first guess, later ones */

@@ -243,7 +243,46 @@ START_TEST(guesses_find_room_beside_all_that_decode)
 }
 END_TEST
 
-CHECK_MAIN("drafts", right_guesses_save_steps_to_the_last_token, wrong_guesses_change_nothing,
+START_TEST(a_stream_is_guessed_beside_a_prompt)
+{
+    static struct harness h;
+    struct spec *spec = make_spec(1000000, 0);
+    begin(&h, spec, FAKE_VOCAB, PAGE);
+    /* The pace gets to know steps of a decode alone, and beside a prompt. */
+    h.fake.step_ns = 1000000;
+    struct generation *alone = harness_generation(1, 10, 40);
+    alone->no_drafts = true;
+    harness_submit(&h, alone);
+    harness_until(&h, 1, 8);
+    struct generation *prompt = harness_generation(2, 300, 1);
+    prompt->no_drafts = true;
+    harness_submit(&h, prompt);
+    harness_until_ended(&h, 2);
+    harness_submit(&h, harness_generation(3, 10, 1500));
+    harness_until(&h, 3, 100);
+    harness_gate(&h);
+    harness_at_gate(&h);
+    harness_submit(&h, harness_generation(4, 1900, 1));
+    harness_pass(&h); /* the step that was planned before */
+    harness_collect(&h);
+    uint32_t before = h.streams[3].n;
+    for (int i = 0; i < 3; i++)
+        harness_pass(&h);
+    harness_collect(&h);
+    ck_assert_uint_gt(h.streams[3].n, before + 3); /* more than a token a step */
+    ck_assert_uint_le(h.streams[3].n, before + 3 * 5);
+    ck_assert(h.streams[4].started);
+    ck_assert_uint_eq(h.streams[4].n, 0); /* its prompt is still computed */
+    harness_open(&h);
+    harness_until_ended(&h, 4);
+    harness_expect_greedy(&h, 3, 10);
+    harness_expect_greedy(&h, 4, 1900);
+    finish(&h, spec);
+}
+END_TEST
+
+CHECK_MAIN("drafts", a_stream_is_guessed_beside_a_prompt,
+           right_guesses_save_steps_to_the_last_token, wrong_guesses_change_nothing,
            an_end_token_among_the_guesses_ends, a_guess_that_breaks_the_numbers_is_undone,
            a_pause_and_a_cancel_hold_at_the_next_step, little_memory_makes_drafts_short_not_wrong,
            guesses_find_room_beside_all_that_decode)
