@@ -8,4 +8,5 @@ void kernels_fill_avx512(struct kernels *k)
     avx512_fill_float_products(k);
     avx512_fill_attention(k);
     avx512_fill_attention_q8(k);
+    avx512_fill_store_q8(k);
 }

@@ -76,58 +76,6 @@ static struct feed feed_begin(const struct attention_run *run, uint32_t times)
                          .lines = (uint32_t)(lines / times) + 1};
 }
 
-enum fold { FOLD_MAX, FOLD_MAX_BITS, FOLD_SUM };
-
-INLINE __m512 combine(enum fold fold, __m512 a, __m512 b)
-{
-    if (fold == FOLD_SUM)
-        return _mm512_add_ps(a, b);
-    if (fold == FOLD_MAX)
-        return _mm512_max_ps(a, b);
-    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
-}
-
-/* Lane q: the 16 lanes of m[q], folded as kernels.h has it: those 8 apart, 4, 2, 1. */
-INLINE __m128 fold_four(enum fold fold, const __m512 m[GROUP])
-{
-    const __m512i four = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-    const __m512 a = combine(fold, _mm512_shuffle_f32x4(m[0], m[1], 0x44),
-                             _mm512_shuffle_f32x4(m[0], m[1], 0xee));
-    const __m512 b = combine(fold, _mm512_shuffle_f32x4(m[2], m[3], 0x44),
-                             _mm512_shuffle_f32x4(m[2], m[3], 0xee));
-    __m512 c = combine(fold, _mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-    c = combine(fold, c, _mm512_permute_ps(c, 0x4e));
-    c = combine(fold, c, _mm512_permute_ps(c, 0xb1));
-    return _mm512_castps512_ps128(_mm512_permutexvar_ps(four, c));
-}
-
-/* Quantises a query as kv_q8_query does. Where a number is not finite, the step says so and the quants mean nothing. */
-static void quantise(const float *x, uint32_t dim, struct query_block *blocks)
-{
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    for (uint32_t b = 0; b < kv_q8_blocks(dim); b++, x += KV_Q8_BLOCK) {
-        const uint32_t n = kv_q8_in_block(dim, b);
-        const __m512 x0 = _mm512_maskz_loadu_ps(first16(n), x),
-                     x1 = _mm512_maskz_loadu_ps(first16(n > 16 ? n - 16 : 0), x + 16);
-        const uint32_t bits = _mm512_reduce_max_epu32(
-            _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(x0), magnitude),
-                             _mm512_and_si512(_mm512_castps_si512(x1), magnitude)));
-        const float amax = bits_to_f32(bits);
-        const bool fine = bits < 0x7f800000 && amax >= PACK_TINY;
-        const __m512 scale = _mm512_set1_ps(fine ? 127.0f / amax : 0);
-        const __m128i q0 = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x0, scale)));
-        const __m128i q1 = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x1, scale)));
-        __m128i sum = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), q0);
-        sum = _mm_dpbusd_epi32(sum, _mm_set1_epi8(1), q1);
-        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
-        _mm_storeu_si128((void *)blocks[b].q, q0);
-        _mm_storeu_si128((void *)(blocks[b].q + 16), q1);
-        blocks[b].d = bits >= 0x7f800000 ? NAN : fine ? amax / 127.0f : 0;
-        blocks[b].sum = _mm_cvtsi128_si32(sum);
-    }
-}
-
 /* Where the scales of block b stand in a tile. */
 INLINE size_t scale_at(bool q4, uint32_t dim, uint32_t b)
 {
@@ -665,12 +613,9 @@ static void attention_q4(const struct attention_run *run, struct attention_query
 
 void avx512_fill_attention_q8(struct kernels *k)
 {
-    k->store_k[KV_Q8_0] = kv_q8_store_k;
-    k->store_v[KV_Q8_0] = kv_q8_store_v;
     k->store_k[KV_Q4] = kv_q4_store_k;
     k->store_v[KV_Q4] = kv_q4_store_v;
     k->hadamard = kv_q4_hadamard;
-    k->quantise_query = quantise;
     k->attention[KV_Q8_0] = attention_q8_0;
     k->attention[KV_Q4] = attention_q4;
 }

@@ -22,6 +22,31 @@ static inline float tree16_512(__m512 s)
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
+enum fold { FOLD_MAX, FOLD_MAX_BITS, FOLD_SUM };
+
+static inline __m512 combine(enum fold fold, __m512 a, __m512 b)
+{
+    if (fold == FOLD_SUM)
+        return _mm512_add_ps(a, b);
+    if (fold == FOLD_MAX)
+        return _mm512_max_ps(a, b);
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+
+/* Lane q: the 16 lanes of m[q], folded as kernels.h has it: those 8 apart, 4, 2, 1. */
+static inline __m128 fold_four(enum fold fold, const __m512 m[4])
+{
+    const __m512i four = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    const __m512 a = combine(fold, _mm512_shuffle_f32x4(m[0], m[1], 0x44),
+                             _mm512_shuffle_f32x4(m[0], m[1], 0xee));
+    const __m512 b = combine(fold, _mm512_shuffle_f32x4(m[2], m[3], 0x44),
+                             _mm512_shuffle_f32x4(m[2], m[3], 0xee));
+    __m512 c = combine(fold, _mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    c = combine(fold, c, _mm512_permute_ps(c, 0x4e));
+    c = combine(fold, c, _mm512_permute_ps(c, 0xb1));
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(four, c));
+}
+
 /* exp of kernels_priv.h. */
 static inline __m512 exp512(__m512 x)
 {
@@ -104,5 +129,6 @@ void avx512_fill_products(struct kernels *k);
 void avx512_fill_float_products(struct kernels *k);
 void avx512_fill_attention(struct kernels *k);
 void avx512_fill_attention_q8(struct kernels *k);
+void avx512_fill_store_q8(struct kernels *k);
 
 #endif
