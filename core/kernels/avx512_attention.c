@@ -233,7 +233,9 @@ static void merge(float *max, float *sum, float *out, float run_max, float run_s
         return;
     }
     const float m = run_max > *max ? run_max : *max;
-    const __m512 a = exp512(_mm512_set1_ps(*max - m)), b = exp512(_mm512_set1_ps(run_max - m));
+    const __m512 both = exp512(_mm512_castps128_ps512(_mm_setr_ps(*max - m, run_max - m, 0, 0)));
+    const __m512 a = _mm512_broadcastss_ps(_mm512_castps512_ps128(both));
+    const __m512 b = _mm512_broadcastss_ps(_mm_movehdup_ps(_mm512_castps512_ps128(both)));
     *max = m;
     *sum = _mm512_cvtss_f32(
         _mm512_fmadd_ps(_mm512_set1_ps(run_sum), b, _mm512_mul_ps(_mm512_set1_ps(*sum), a)));

@@ -26,6 +26,10 @@
 #endif
 #define GROUP 4u
 #define GROUPS 2u
+/* Tiles that are brought near before their turn where nobody else did. */
+#define COLD_TILES 2u
+/* Fewer queries than these leave no time for it: the CPU's own way of reading ahead is better then. */
+#define COLD_QUERIES 12u
 /* The weights of a group for one block of 32 dimensions: dword of positions 4i … 4i+3 of query q at
  * u[tile][q / 2][dword_at(q, i)]. */
 struct grid {
@@ -123,8 +127,12 @@ INLINE void score_block(bool q4, int nq, uint32_t words, uint32_t dim,
     __m512i s[GROUP][2];
 
     UNROLL
-    for (int q = 0; q < nq; q++)
-        s[q][0] = s[q][1] = _mm512_set1_epi32(queries[q].blocks[b].sum * (q4 ? -KV_Q4_MOST : -128));
+    for (int q = 0; q < nq; q++) {
+        const __m512i sum = _mm512_set1_epi32(queries[q].blocks[b].sum);
+        s[q][0] = s[q][1] =
+            q4 ? _mm512_sub_epi32(sum, _mm512_slli_epi32(sum, 4))
+               : _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7));
+    }
     UNROLL_IF_KNOWN
     for (uint32_t w = 0; w < words; w++) {
         const __m512i k0 = load_keys(q4, k, w, 0), k1 = load_keys(q4, k, w, 1);
@@ -563,17 +571,31 @@ static void group_make(struct group *group, const struct attention_query *querie
         group->most[q] = _mm512_set1_ps(-INFINITY);
 }
 
-/* Groups that go through the tiles together. */
-static void attend(bool q4, const struct attention_run *run, struct attention_query *queries,
-                   struct group *groups, uint32_t n_groups, struct feed *feed)
+static void bring_tile(const void *tile, size_t bytes)
 {
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)tile + i, _MM_HINT_T0);
+}
+
+/* Groups that go through the tiles together. cold: the first to do so, and the tiles are far. */
+static void attend(bool q4, bool cold, const struct attention_run *run,
+                   struct attention_query *queries, struct group *groups, uint32_t n_groups,
+                   struct feed *feed)
+{
+    const size_t bytes = kv_tile_bytes(q4 ? KV_Q4 : KV_Q8_0, run->dim);
     float scores[GROUPS][GROUP][KV_RUN_POSITIONS] __attribute__((aligned(64)));
     uint32_t tiles = 0;
 
     for (uint32_t g = 0; g < n_groups; g++)
         tiles = groups[g].tiles > tiles ? groups[g].tiles : tiles;
     check(run->tiles <= KV_RUN_TILES && tiles <= run->tiles);
+    for (uint32_t t = 0; t < COLD_TILES && t < tiles && cold; t++)
+        bring_tile(run->k[t], bytes);
     for (uint32_t t = 0; t < tiles; t++) {
+        if (cold && t + COLD_TILES < tiles)
+            bring_tile(run->k[t + COLD_TILES], bytes);
+        else if (cold)
+            bring_tile(run->v[t + COLD_TILES - tiles], bytes);
         feed_some(feed);
         for (uint32_t g = 0; g < n_groups; g++)
             score_group[q4][groups[g].n - 1](run, queries + groups[g].first, &groups[g], t,
@@ -591,11 +613,12 @@ static void attend_all(bool q4, const struct attention_run *run, struct attentio
     const uint32_t all = (n + GROUP - 1) / GROUP, sets = (all + GROUPS - 1) / GROUPS;
     struct feed feed = feed_begin(run, run->tiles * (sets + all * kv_q8_blocks(run->dim)) + 1);
     struct group groups[GROUPS];
+    const bool cold = run->cold && n >= COLD_QUERIES;
     for (uint32_t i = 0, first = 0, end; i < all; i++, first = end) {
         end = n * (i + 1) / all;
         group_make(&groups[i % GROUPS], queries, first, end - first);
         if (i % GROUPS == GROUPS - 1 || i + 1 == all)
-            attend(q4, run, queries, groups, i % GROUPS + 1, &feed);
+            attend(q4, cold && i < GROUPS, run, queries, groups, i % GROUPS + 1, &feed);
     }
 }
 

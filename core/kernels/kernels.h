@@ -173,6 +173,7 @@ struct attention_run {
     uint32_t tiles;              /* tiles given: at least ⌈largest count / 32⌉ */
     const void *k[KV_RUN_TILES]; /* tile i holds positions 32i … 32i+31 of the run */
     const void *v[KV_RUN_TILES];
+    bool cold; /* nobody has brought these tiles near */
     /* What this thread reads after this run, if it knows: a kernel may bring it near meanwhile. */
     const struct attention_piece *ahead;
     uint32_t n_ahead;

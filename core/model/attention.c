@@ -275,6 +275,7 @@ void attention_item(const struct attention *a, const struct attention_layer *l, 
                 continue;
             }
             describe_run(a, l, &blocks[b], head, r, &run);
+            run.cold = r == 0 && b == item->first;
             run.ahead = ahead;
             run.n_ahead = what_follows(a, l, item, b + n, head, r, ahead);
             /* The first run's output is the state that later ones are folded into. */
@@ -386,7 +387,9 @@ void attention_stages(const struct attention *a, const struct attention_layer *l
             attention_item(a, l, begin / kv_heads, begin % kv_heads, me->index);
         return;
     }
-    while (team_next(me, items * runs, kv_heads, &begin, &end))
+    /* All heads of a run together read memory in its order; where that makes too few shares, each by itself. */
+    uint32_t some = queries->n_items * runs < ITEMS_A_THREAD * a->threads ? 1 : kv_heads;
+    while (team_next(me, items * runs, some, &begin, &end))
         for (uint32_t i = begin; i < end; i++)
             run_item(a, l, &queries->items[i / runs / kv_heads], i % kv_heads, i / kv_heads % runs,
                      me->index);

@@ -62,14 +62,22 @@ static void resolve_pages(struct plan *plan, const struct step *step)
     }
 }
 
+/* Tokens of a block at most. Where heads alone don't make equal shares, a step of few tokens needs smaller blocks. */
+static uint32_t block_tokens(const struct plan *plan, const struct step *step)
+{
+    uint32_t share = (step->n_tokens + plan->shares - 1) / plan->shares;
+    if (plan->shares == 1 || share > PLAN_BLOCK_TOKENS)
+        return PLAN_BLOCK_TOKENS;
+    return share > PLAN_LEAST_TOKENS ? share : PLAN_LEAST_TOKENS;
+}
+
 /* Appends a token to the last block, or begins one: `same` tells that the last block is of its
  * sequence. */
 static void add_query(struct plan_queries *q, uint32_t token, const struct step_token *t, bool same,
-                      void *const *pages, const struct step_sequence *sequence)
+                      uint32_t most, void *const *pages, const struct step_sequence *sequence)
 {
     struct plan_block *block = q->n_blocks > 0 ? &q->blocks[q->n_blocks - 1] : NULL;
-    if (block == NULL || !same || block->n == PLAN_BLOCK_TOKENS ||
-        block->first + block->n != token) {
+    if (block == NULL || !same || block->n >= most || block->first + block->n != token) {
         block = &q->blocks[q->n_blocks++];
         *block = (struct plan_block){
             .first = token, .query = q->n_tokens, .pages = pages, .sequence = sequence};
@@ -142,6 +150,7 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
     check(pages_bytes(step->pool) == geometry->page);
     check(pages_open_bytes(step->pool) == geometry->open_page);
     resolve_pages(plan, step);
+    const uint32_t most = block_tokens(plan, step);
     plan->n_spans = 0;
     clear_queries(&plan->all);
     clear_queries(&plan->asked);
@@ -167,9 +176,9 @@ void plan_make(struct plan *plan, const struct step *step, const struct kv_geome
         else
             plan->spans[plan->n_spans++] = (struct plan_span){i, 1, at, table->pages[page], open};
 
-        add_query(&plan->all, i, t, same, table->pages, sequence);
+        add_query(&plan->all, i, t, same, most, table->pages, sequence);
         if (t->logits)
-            add_query(&plan->asked, i, t, same, table->pages, sequence);
+            add_query(&plan->asked, i, t, same, most, table->pages, sequence);
     }
     make_items(&plan->all, plan, step->n_sequences);
     make_items(&plan->asked, plan, step->n_sequences);

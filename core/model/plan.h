@@ -26,6 +26,9 @@
 /* Tokens of a block at most: enough queries to share each K and V that is read. */
 #define PLAN_BLOCK_TOKENS 16u
 
+/* A smaller block is not worth the second reading of K and V. */
+#define PLAN_LEAST_TOKENS 4u
+
 /* Tokens of an item at most. */
 #define PLAN_ITEM_TOKENS 64u
 
