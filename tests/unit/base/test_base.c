@@ -1,7 +1,11 @@
+#define _GNU_SOURCE
 #include <check.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "core/base/background.h"
 #include "core/base/buffer.h"
 #include "core/base/list.h"
 #include "core/base/map.h"
@@ -150,6 +154,14 @@ START_TEST(sha256_is_sha256)
 }
 END_TEST
 
+START_TEST(background_gives_way)
+{
+    ck_assert(background_enter(19));
+    ck_assert_int_eq(sched_getscheduler(0), SCHED_BATCH);
+    ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), 19);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -160,6 +172,7 @@ int main(void)
     tcase_add_test(tc, siphash_is_siphash);
     tcase_add_test(tc, sha256_is_sha256);
     tcase_add_test(tc, errors_name_the_field);
+    tcase_add_test(tc, background_gives_way);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
