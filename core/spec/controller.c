@@ -113,7 +113,7 @@ void controller_plan(struct controller *c, struct draft_text **texts, uint32_t n
     bool any = false;
     uint32_t keep = 0;
     budget = n < COST_ROWS && budget < COST_ROWS - n ? budget : n < COST_ROWS ? COST_ROWS - n : 0;
-    if (c->step.level == 0 || budget == 0 || c->drafted_in_a_row >= CONTROLLER_REFRESH) {
+    if (c->step.level == 0 || budget == 0 || c->since_plain >= CONTROLLER_REFRESH) {
         for (uint32_t i = 0; i < n; i++)
             texts[i]->draft.n = 0;
         return;
@@ -203,7 +203,7 @@ bool controller_wants_model(struct controller *c, const struct draft_text *t, ui
     uint32_t place = t->draft.n;
     if (c->always > 0)
         return place < c->always;
-    if (c->step.level == 0 || n > MODEL_TEXTS || c->drafted_in_a_row >= CONTROLLER_REFRESH)
+    if (c->step.level == 0 || n > MODEL_TEXTS || c->since_plain >= CONTROLLER_REFRESH)
         return false;
     double once = pass_cost(c, 1), first = place == 0 ? pass_cost(c, unfed(t)) : once;
     struct outlook here, next;
@@ -246,8 +246,12 @@ void controller_passed(struct controller *c, uint32_t rows, double ns)
 void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uint32_t emitted,
                        double ns, double draft_ns, bool alone)
 {
-    if (alone)
+    bool none = n_drafted == 0 && c->passes == c->passes_before,
+         plain_step = none && c->undisturbed;
+    if (alone && (n_drafted > 0 || plain_step || c->step.level == 0))
         cost_learn(&c->step, n + n_drafted, ns);
+    c->undisturbed = none;
+    c->passes_before = c->passes;
     double plain = cost_of(&c->step, n), took = plain + rows_cost(c, n, n_drafted);
     if (!c->begun)
         c->account = CONTROLLER_START * plain;
@@ -263,5 +267,5 @@ void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uin
     c->spent = c->spent * FADE + (took + draft_ns) / plain;
     c->made = c->made * FADE + (double)emitted / n;
     c->since_probe++;
-    c->drafted_in_a_row = n_drafted > 0 ? c->drafted_in_a_row + 1 : 0;
+    c->since_plain = plain_step ? 0 : c->since_plain + 1;
 }

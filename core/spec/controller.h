@@ -29,6 +29,10 @@
  * costs no more than CONTROLLER_EARN of the time and a few steps. The same account pays for probes: where nothing is
  * worth drafting, now and then one token is tried all the same, to learn whether that has changed.
  *
+ * A step behind drafts costs more than a plain one, without drafts of its own, too: the draft model's
+ * weights have pushed others out of the caches. So plain is only a step behind another one that had
+ * no drafts; where all have, two go without now and then.
+ *
  * No clock: times are given. */
 #ifndef SPEC_CONTROLLER_H
 #define SPEC_CONTROLLER_H
@@ -40,11 +44,11 @@
 #include "core/spec/drafter.h"
 
 #define CONTROLLER_MARGIN 0.005 /* of a step: so much must drafting promise to bring */
-#define CONTROLLER_EARN 0.01    /* of a step's time goes to the account */
+#define CONTROLLER_EARN 0.006 /* of a step's time goes to the account */
 #define CONTROLLER_START 1.0    /* the account's beginning, in steps */
 #define CONTROLLER_SAVED 3.0    /* its most */
 #define CONTROLLER_PROBE 16u    /* steps between two probes at least */
-#define CONTROLLER_REFRESH 256u /* drafted steps in a row until one goes without, to measure it */
+#define CONTROLLER_REFRESH 256u /* steps until two go without, to measure a plain one */
 
 struct controller {
     uint32_t always;   /* that many tokens are drafted and verified in each step, whatever it costs:
@@ -61,9 +65,11 @@ struct controller {
     double excess_ns;               /* of this step's passes: beyond what they can have cost */
     uint32_t n_asking;              /* texts of this step that may ask the draft model */
     bool begun;                     /* the account has had its start */
-    bool probes;               /* the draft model was asked on trial, for one text of this step */
-    uint32_t since_probe;      /* steps */
-    uint32_t drafted_in_a_row; /* steps */
+    bool probes;            /* the draft model was asked on trial, for one text of this step */
+    uint32_t since_probe;   /* steps */
+    bool undisturbed;       /* the last step had no drafts and no pass of the draft model */
+    uint32_t since_plain;   /* steps since a plain one was measured */
+    uint64_t passes_before; /* of the draft model, before this step */
 };
 
 /* Cuts the drafts of the n texts (all that take part in the step; a draft may be empty) to what is
