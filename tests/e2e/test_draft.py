@@ -115,6 +115,10 @@ def test_requantise():
         figure = lambda path: json.loads(subprocess.run([build / 'tokenring', 'perplexity', '-m', path, '-f', text, '-c', '128', '--json'],
                                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True).stdout)['ppl']
         assert figure(out) < figure(model) * 1.5
+        finer = pathlib.Path(folder) / 's.q5_0.gguf'
+        assert draft('-m', model, '-o', finer, '--requantise', 'q5_0').returncode == 0
+        assert out.stat().st_size < finer.stat().st_size < model.stat().st_size * 0.75
+        assert figure(finer) < figure(model) * 1.1
         done = draft('-m', out, '-o', str(out) + '.again', '--requantise', 'q4_0')
         assert done.returncode == 1 and 'smaller in Q4_0' in done.stderr, done.stderr
 

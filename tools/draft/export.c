@@ -20,7 +20,7 @@ static void name_target(struct gguf_writer *w, const struct target *t)
 
 static bool is_matrix(const struct net_tensor *t)
 {
-    return t->rows != 0 && t->cols % Q4_0_BLOCK == 0;
+    return t->rows != 0 && t->cols % QUANTISE_BLOCK == 0;
 }
 
 /* Whose model it was, under which licence, and its sizes. */
@@ -84,9 +84,9 @@ enum status export_student(const struct student *s, const char *path, const uint
             gguf_writer_data(&w, net->w + t->at, n * sizeof(float), true);
             continue;
         }
-        uint8_t *blocks = xmalloc(n / Q4_0_BLOCK * Q4_0_BYTES);
-        quantise_q4_0(net->w + t->at, n, blocks);
-        gguf_writer_data(&w, blocks, n / Q4_0_BLOCK * Q4_0_BYTES, true);
+        uint8_t *blocks = xmalloc(n / QUANTISE_BLOCK * Q4_0_BYTES);
+        quantise(4, net->w + t->at, n, blocks);
+        gguf_writer_data(&w, blocks, n / QUANTISE_BLOCK * Q4_0_BYTES, true);
         free(blocks);
     }
     if (factors != NULL && status == STATUS_OK)
@@ -96,44 +96,60 @@ enum status export_student(const struct student *s, const char *path, const uint
 
 /* ---- the whole target ---- */
 
-static bool shrinks(const struct gguf_tensor *t, enum weight_type *type)
+/* What the matrices become. */
+struct becomes {
+    enum tensor_type type;
+    const char *name;
+    uint32_t bits, block_bytes;
+    uint32_t file_type; /* general.file_type "mostly ..." */
+};
+
+static const struct becomes formats[] = {{TENSOR_Q4_0, "Q4_0", 4, Q4_0_BYTES, FILE_TYPE_Q4_0},
+                                         {TENSOR_Q5_0, "Q5_0", 5, Q5_0_BYTES, 8}};
+
+static bool shrinks(const struct gguf_tensor *t, const struct becomes *to, enum weight_type *type)
 {
-    return t->n_dims == 2 && t->dims[0] % Q4_0_BLOCK == 0 && weight_type_from_gguf(t->type, type) &&
-           t->bytes > t->dims[1] * tensor_row_bytes(TENSOR_Q4_0, t->dims[0]);
+    return t->n_dims == 2 && t->dims[0] % QUANTISE_BLOCK == 0 &&
+           weight_type_from_gguf(t->type, type) &&
+           t->bytes > t->dims[1] * tensor_row_bytes(to->type, t->dims[0]);
 }
 
-static void write_shrunk(struct gguf_writer *w, const struct gguf_tensor *t, enum weight_type type)
+static void write_shrunk(struct gguf_writer *w, const struct gguf_tensor *t, enum weight_type type,
+                         const struct becomes *to)
 {
     uint32_t cols = (uint32_t)t->dims[0];
     size_t row = weight_row_bytes(type, cols);
     float *x = xmalloc(ROWS * (size_t)cols * sizeof *x);
-    uint8_t *blocks = xmalloc(ROWS * (size_t)cols / Q4_0_BLOCK * Q4_0_BYTES);
+    uint8_t *blocks = xmalloc(ROWS * (size_t)cols / QUANTISE_BLOCK * to->block_bytes);
     for (uint64_t at = 0; at < t->dims[1]; at += ROWS) {
         uint64_t now = t->dims[1] - at < ROWS ? t->dims[1] - at : ROWS;
         for (uint64_t i = 0; i < now; i++)
             dequantise_row(type, (const uint8_t *)t->data + (at + i) * row, cols, x + i * cols);
-        quantise_q4_0(x, now * cols, blocks);
-        gguf_writer_data(w, blocks, now * cols / Q4_0_BLOCK * Q4_0_BYTES, at + now == t->dims[1]);
+        quantise(to->bits, x, now * cols, blocks);
+        gguf_writer_data(w, blocks, now * cols / QUANTISE_BLOCK * to->block_bytes,
+                         at + now == t->dims[1]);
     }
     free(x);
     free(blocks);
 }
 
-enum status export_requantised(const struct target *t, const char *path, struct error *err)
+enum status export_requantised(const struct target *t, const char *path, uint32_t bits,
+                               struct error *err)
 {
+    const struct becomes *to = &formats[bits == 5];
     uint64_t n, all = 0, saved = 0;
     enum weight_type type;
     const struct gguf_tensor *tensors = gguf_tensors(t->gguf, &n);
     for (uint64_t i = 0; i < n; i++) {
         all += tensors[i].bytes;
-        if (shrinks(&tensors[i], &type))
+        if (shrinks(&tensors[i], to, &type))
             saved += tensors[i].bytes -
-                     tensors[i].dims[1] * tensor_row_bytes(TENSOR_Q4_0, tensors[i].dims[0]);
+                     tensors[i].dims[1] * tensor_row_bytes(to->type, tensors[i].dims[0]);
     }
     if ((double)saved < WORTHWHILE * (double)all)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "%s would be only %.0f %% smaller in Q4_0, and no faster draft",
-                         target_file(t), 100 * (double)saved / (double)all);
+                         "%s would be only %.0f %% smaller in %s, and no faster draft",
+                         target_file(t), 100 * (double)saved / (double)all, to->name);
     struct gguf_writer w = {0};
     for (uint64_t i = 0; i < gguf_key_count(t->gguf); i++) {
         enum gguf_type key_type;
@@ -143,18 +159,18 @@ enum status export_requantised(const struct target *t, const char *path, struct 
             !slice_starts(name, slice_of("tokenring.draft.")))
             gguf_write_copy(&w, t->gguf, i);
     }
-    gguf_write_u32(&w, "general.file_type", FILE_TYPE_Q4_0);
+    gguf_write_u32(&w, "general.file_type", to->file_type);
     name_target(&w, t);
     for (uint64_t i = 0; i < n; i++) {
         char name[80] = "";
         memcpy(name, tensors[i].name.ptr, tensors[i].name.len < 79 ? tensors[i].name.len : 79);
-        gguf_write_tensor(&w, name, shrinks(&tensors[i], &type) ? TENSOR_Q4_0 : tensors[i].type,
+        gguf_write_tensor(&w, name, shrinks(&tensors[i], to, &type) ? to->type : tensors[i].type,
                           tensors[i].n_dims, tensors[i].dims);
     }
     enum status status = gguf_writer_begin(&w, path, err);
     for (uint64_t i = 0; i < n && status == STATUS_OK; i++) {
-        if (shrinks(&tensors[i], &type))
-            write_shrunk(&w, &tensors[i], type);
+        if (shrinks(&tensors[i], to, &type))
+            write_shrunk(&w, &tensors[i], type, to);
         else
             gguf_writer_data(&w, tensors[i].data, tensors[i].bytes, true);
         gguf_forget(t->gguf, tensors[i].offset, tensors[i].offset + tensors[i].bytes);

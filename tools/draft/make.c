@@ -323,12 +323,12 @@ int draft_make(const struct draft_options *o)
     sigaction(SIGTERM, &action, NULL);
     openblas_set_num_threads((int)o->threads);
     enum status status = target_open(&r.target, o->model, &err);
-    if (status == STATUS_OK && o->requantise)
-        status = export_requantised(&r.target, o->output, &err);
+    if (status == STATUS_OK && o->requantise > 0)
+        status = export_requantised(&r.target, o->output, o->requantise, &err);
     if (asprintf(&r.corpus_path, "%s.corpus", o->output) < 0 ||
         asprintf(&r.state_path, "%s.state", o->output) < 0)
         return draft_fail("out of memory");
-    if (status == STATUS_OK && !o->requantise) {
+    if (status == STATUS_OK && o->requantise == 0) {
         if (!o->resume)
             remove(r.state_path);
         status = make(&r, &err);

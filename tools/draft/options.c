@@ -27,7 +27,7 @@ static void usage(FILE *out)
         "  -t, --threads N         compute threads (the CPUs of this process)\n"
         "      --resume            go on with what an interrupted run has left\n"
         "      --keep              keep texts and state at the end\n"
-        "      --requantise q4_0   no training: the model itself in 4 bits, for models in F16 or Q8_0\n"
+        "      --requantise TYPE   no training: the model itself in q4_0 or q5_0, for models in F16 or Q8_0\n"
         "      --measure FILE      no training: how much of the answers in FILE the draft -o guesses; a JSON object\n"
         "                          a line with prompt_tokens and target_tokens (greedy), class if you like\n"
         "SIGINT or SIGTERM end it at the next step, with the state written.\n",
@@ -156,7 +156,8 @@ static bool take(int option, const char *value, struct draft_options *o)
     case KEEP:
         return o->keep = true;
     case REQUANTISE:
-        return o->requantise = strcasecmp(value, "q4_0") == 0;
+        o->requantise = strcasecmp(value, "q4_0") == 0 ? 4 : strcasecmp(value, "q5_0") == 0 ? 5 : 0;
+        return o->requantise > 0;
     case MEASURE:
         o->measure = value;
         return true;
@@ -189,7 +190,7 @@ int draft_options_parse(int argc, char **argv, struct draft_options *o)
         usage(stderr);
         return 3;
     }
-    if (o->requantise && o->measure != NULL) {
+    if (o->requantise > 0 && o->measure != NULL) {
         fputs("tokenring draft: --requantise and --measure are two different things\n", stderr);
         return 3;
     }

@@ -11,7 +11,7 @@ struct draft_options {
     const char *model, *output;
     const char *from;    /* a draft to begin with, instead of the target's layers */
     const char *measure; /* prompts to measure a draft on, instead of making one */
-    bool requantise;     /* the whole target in Q4_0, instead of training */
+    uint32_t requantise; /* 4, 5: the whole target in Q4_0, Q5_0, instead of training; 0: no */
     double minutes;      /* of all */
     uint64_t tokens;     /* of the corpus */
     uint64_t steps;      /* of training; 0: as many as the minutes give */

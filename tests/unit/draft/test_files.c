@@ -285,7 +285,7 @@ START_TEST(requantised)
     struct gguf *g;
     struct model_info info;
     toy_target(&target, &b, WEIGHT_F16);
-    fine(export_requantised(&target, in_folder("q.gguf"), &err), &err);
+    fine(export_requantised(&target, in_folder("q.gguf"), 4, &err), &err);
     fine(gguf_open(in_folder("q.gguf"), &g, &err), &err);
     fine(gguf_map(g, &err), &err);
     fine(model_inspect(g, &info, &err), &err);
@@ -310,7 +310,7 @@ START_TEST(requantised)
     /* Once more is of no use. */
     target_close(&target);
     target = (struct target){.gguf = g};
-    refused(export_requantised(&target, in_folder("qq.gguf"), &err), &err, "0 % smaller in Q4_0");
+    refused(export_requantised(&target, in_folder("qq.gguf"), 4, &err), &err, "0 % smaller in Q4_0");
     drop_target(&target, &b);
 }
 END_TEST

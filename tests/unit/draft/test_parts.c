@@ -1,10 +1,10 @@
-/* The trainer's small parts: Q4_0, lookup, acceptance, loops, AdamW, prompts. */
+/* The trainer's small parts: blocks, lookup, acceptance, loops, AdamW, prompts. */
+#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/kernels/weights.h"
-#include "tests/check_main.h"
 #include "tools/draft/acceptance.h"
 #include "tools/draft/adam.h"
 #include "tools/draft/generate.h"
@@ -12,17 +12,19 @@
 #include "tools/draft/prompts.h"
 #include "tools/draft/quantise.h"
 
-START_TEST(q4_0)
+START_TEST(blocks_of_four_and_five_bits)
 {
-    /* What Q4_0 can hold comes back exactly; else each number is at most a step off, and the block
-     * no worse than with the plain scale, extreme / −8. */
-    float x[64], back[64];
-    uint8_t blocks[2 * Q4_0_BYTES];
+    /* What they can hold comes back exactly; else each number is at most a step off, and the block
+     * no worse than with the plain scale, extreme / −8 or −16. */
+    float x[64], back[64], zero = _i == 4 ? 8 : 16;
+    uint8_t blocks[2 * Q5_0_BYTES];
+    uint32_t bits = (uint32_t)_i;
+    enum weight_type type = bits == 4 ? WEIGHT_Q4_0 : WEIGHT_Q5_0;
     struct random random = {1};
     for (int i = 0; i < 64; i++)
-        x[i] = i < 32 ? 0.25f * (float)(i % 16 - 8) : 0;
-    quantise_q4_0(x, 64, blocks);
-    dequantise_row(WEIGHT_Q4_0, blocks, 64, back);
+        x[i] = i < 32 ? 0.25f * ((float)(i % (1 << bits)) - zero) : 0;
+    quantise(bits, x, 64, blocks);
+    dequantise_row(type, blocks, 64, back);
     for (int i = 0; i < 64; i++)
         ck_assert_float_eq(back[i], x[i]);
 
@@ -32,14 +34,14 @@ START_TEST(q4_0)
             x[i] = (float)random_below(&random, 2001) / 1000 - 1;
             extreme = fabsf(x[i]) > fabsf(extreme) ? x[i] : extreme;
         }
-        quantise_q4_0(x, 32, blocks);
-        dequantise_row(WEIGHT_Q4_0, blocks, 32, back);
+        quantise(bits, x, 32, blocks);
+        dequantise_row(type, blocks, 32, back);
         for (int i = 0; i < 32; i++) {
-            float d = extreme / -8, q = rintf(x[i] / d);
-            q = q > 7 ? 7 : q;
+            float d = extreme / -zero, q = rintf(x[i] / d);
+            q = q > zero - 1 ? zero - 1 : q;
             plain += (x[i] - q * d) * (x[i] - q * d);
             mine += (x[i] - back[i]) * (x[i] - back[i]);
-            ck_assert_float_lt(fabsf(x[i] - back[i]), fabsf(extreme) / 6);
+            ck_assert_float_lt(fabsf(x[i] - back[i]), fabsf(extreme) * 4 / (3 * zero));
         }
         ck_assert_float_le(mine, plain * 1.01f);
     }
@@ -156,4 +158,18 @@ START_TEST(prompts)
 }
 END_TEST
 
-CHECK_MAIN("draft_parts", q4_0, lookup, acceptance, loops, adam, prompts)
+int main(void)
+{
+    Suite *suite = suite_create("draft_parts");
+    TCase *cases = tcase_create("draft_parts");
+    const TTest *tests[] = {lookup, acceptance, loops, adam, prompts};
+    tcase_add_loop_test(cases, blocks_of_four_and_five_bits, 4, 6);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        tcase_add_test(cases, tests[i]);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
