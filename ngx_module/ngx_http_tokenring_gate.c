@@ -108,6 +108,11 @@ ngx_int_t ngx_http_tokenring_gate_refuse(ngx_http_tokenring_stream_t *st, struct
 
     st->fin = 1;
 
+    if (st->request->reading_body) {
+        /* unbuffered, and not all here: nginx will throw the rest away and close, so the head must not promise more */
+        st->request->keepalive = 0;
+    }
+
     channel_turned_away(&st->channel->ring);
 
     ngx_log_debug1(NGX_LOG_DEBUG_HTTP, st->request->connection->log, 0,

@@ -69,7 +69,7 @@ def test_a_body_that_comes_slowly_need_not_end():
                 more = s.recv(65536)
                 assert more, head
                 head += more
-            assert head.startswith(b'HTTP/1.1 503 '), head
+            assert head.startswith(b'HTTP/1.1 503 ') and b'Connection: close' in head, head
         assert gate(rig, 0) == 1 and asked(rig) == []
         assert rig.get('/health')[0] == 200
 
