@@ -80,9 +80,8 @@ def test_more_than_the_pages_hold():
         wait_for('all pages are back', lambda: idle(site))
 
 
-def rate_amid(site, seconds):
-    """Tokens a second in the middle of a load, by the worker's count."""
-    time.sleep(2)
+def tokens_a_second(site, seconds):
+    """By the worker's count, and how many wait at the end."""
     start, before = time.time(), site.stat()['completion_tokens_total']
     time.sleep(seconds)
     figures = site.stat()
@@ -91,35 +90,39 @@ def rate_amid(site, seconds):
 
 def test_ten_times_overload():
     """Goodput stays at 95 % of its best, refusals come within 50 ms, hashes stay. The load's own cost is in the figures:
-    client and nginx run on the worker's CPUs. The best is measured before and after, because the machine changes its pace."""
+    client and nginx run on the worker's CPUs. A machine changes its pace by a fifth within a minute, so ten times the load and
+    just more than can be served take turns."""
     shape = {'words': 40, 'max_tokens': 48}
     with Site(default_model(), trace_logits=True, max_running=16, max_queue=32) as site:
         reference = body(ids(50, 'hash'), 32)
         want = outcome(site, reference)[:3]
-
-        def most_that_is_served(seed):
-            loads = start_bench(site.port, clients=24, requests=260, seed=seed, **shape)
-            best, _ = rate_amid(site, 6)
-            return best, end_bench(loads)
-
-        tries = iter(range(1, 100, 3))  # prompts of its own for each: none is cached
+        seeds = iter(range(1, 1000))  # no prompt twice: none is cached
 
         def look():
-            seed = next(tries)
-            before, _ = most_that_is_served(seed)
-            rate = 10 * before / shape['max_tokens']
-            loads = start_bench(site.port, rate=rate, requests=int(rate * 10), seed=seed + 2, **shape)
-            amid, waiting = rate_amid(site, 6)
-            r = end_bench(loads)
-            after, calm = most_that_is_served(seed + 1)
-            best = (before + after) / 2
-            at_gate = site.stat()['requests_refused_at_gate']
-            print(f"    best {before:.0f} and {after:.0f} tokens/s; at {rate:.0f} requests/s: {amid:.0f} tokens/s ({100 * amid / best:.0f} %), {r['ok']} served, "
-                  f"{r['refused']} refused ({at_gate} by nginx until now) after {r['refusal_p50_ms']:.2f} ms (p50), {r['refusal_max_ms']:.1f} ms (most); "
-                  f"itl p50 {r['itl_p50_ms']:.1f}, p99 {r['itl_p99_ms']:.1f} ms (calm: {calm['itl_p50_ms']:.1f}, {calm['itl_p99_ms']:.1f})")
-            assert r['failed'] == r['no_done'] == 0 and r['refused'] > 5 * r['ok'] and waiting <= 32
+            calm = start_bench(site.port, clients=24, requests=150, seed=next(seeds), **shape)
+            time.sleep(2)
+            rate = tokens_a_second(site, 3)[0] / shape['max_tokens']
+            calm = end_bench(calm)
+            seen, loads = {10: [], 1.3: []}, {10: [], 1.3: []}  # in this order: the queue is full from the start
+            for _ in range(5):
+                for factor in seen:
+                    loads[factor].append(start_bench(site.port, rate=factor * rate, requests=int(factor * rate * 4), seed=next(seeds), **shape))
+                    time.sleep(1)
+                    amid, waiting = tokens_a_second(site, 2.5)
+                    seen[factor].append(amid)
+                    assert waiting <= 32
+            ends = {factor: [end_bench(load) for load in of] for factor, of in loads.items()}
+            r = {key: sum(e[key] for e in ends[10]) for key in ('ok', 'refused', 'failed', 'no_done')}
+            most = max(e['refusal_max_ms'] for e in ends[10])
+            middle = lambda factor, key: statistics.median(e[key] for e in ends[factor])
+            share = sum(seen[10]) / sum(seen[1.3])
+            print(f"    {sum(seen[1.3]) / 5:.0f} tokens/s with just too much; at {10 * rate:.0f} requests/s: {sum(seen[10]) / 5:.0f} ({100 * share:.1f} %; each "
+                  f"{[round(100 * a / b) for a, b in zip(seen[10], seen[1.3])]}), {r['ok']} served, {r['refused']} refused ({site.stat()['requests_refused_at_gate']} "
+                  f"at the gate until now) after {middle(10, 'refusal_p50_ms'):.2f} ms (p50), {most:.1f} ms (most); itl p50 {middle(10, 'itl_p50_ms'):.1f}, "
+                  f"p99 {middle(10, 'itl_p99_ms'):.1f} ms (calm: {calm['itl_p50_ms']:.1f}, {calm['itl_p99_ms']:.1f})")
+            assert r['failed'] == r['no_done'] == 0 and r['refused'] > 5 * r['ok'], r
             assert outcome(site, reference)[:3] == want
-            assert r['refusal_max_ms'] < 50 and amid >= 0.95 * best, r
+            assert most < 50 and share >= 0.95, (most, share)
         attempts(3, look)
         wait_for('it is over', lambda: idle(site))
 
