@@ -18,7 +18,7 @@ for program in "${programs[@]}"; do
     if [ ! -x "$build/tests/unit/$program" ]; then
         echo "not ok valgrind $program: there is no such program"
         bad=1
-    elif CK_FORK=no CK_TIMEOUT_MULTIPLIER=20 timeout 900 "${check[@]}" "$build/tests/unit/$program" >"$work/log" 2>&1; then
+    elif TOKENRING_VALGRIND=1 CK_FORK=no CK_TIMEOUT_MULTIPLIER=20 timeout 900 "${check[@]}" "$build/tests/unit/$program" >"$work/log" 2>&1; then
         echo "ok valgrind $program"
     else
         echo "not ok valgrind $program"

@@ -335,7 +335,10 @@ START_TEST(out_of_descriptors_is_said)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
     ck_assert_int_eq(channel_handshake_step(&server, &err), CHANNEL_FAILED);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    ck_assert_msg(strstr(err.text, "no descriptor left") != NULL, "%s", err.text);
+    /* valgrind imitates the limit, but not for descriptors that come through sockets */
+    const char *words =
+        getenv("TOKENRING_VALGRIND") != NULL ? "Too many open files" : "no descriptor left";
+    ck_assert_msg(strstr(err.text, words) != NULL, "%s", err.text);
     pair_release();
 }
 END_TEST
