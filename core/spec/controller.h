@@ -25,9 +25,10 @@
  *
  * Never losing: an account is kept of the time that drafting saved and cost, by what was accepted in
  * truth. It starts with a little, earns CONTROLLER_EARN of every step, and holds no more than
- * CONTROLLER_SAVED steps; no draft is longer than what the account can lose. So whatever the estimates say, drafting
- * costs no more than CONTROLLER_EARN of the time and a few steps. The same account pays for probes: where nothing is
- * worth drafting, now and then one token is tried all the same, to learn whether that has changed.
+ * CONTROLLER_SAVED steps; no draft is longer than what the account can lose. So whatever the
+ * estimates say, drafting costs no more than CONTROLLER_EARN of the time and a few steps. The same
+ * account pays for probes: where nothing is worth drafting, now and then one token is tried all the
+ * same, to learn whether that has changed.
  *
  * A step behind drafts costs more than a plain one, without drafts of its own, too: the draft model's
  * weights have pushed others out of the caches. So plain is only a step behind another one that had
