@@ -43,6 +43,29 @@ static inline float tree16_256(struct lanes16 s)
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
+/* What sources written for registers of any width call (float_products.h). */
+typedef struct lanes16 lanes16;
+
+static inline lanes16 zero_lanes(void)
+{
+    return (lanes16){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+
+static inline lanes16 load_lanes(const float *x)
+{
+    return (lanes16){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)};
+}
+
+static inline lanes16 fma_lanes(lanes16 x, lanes16 y, lanes16 z)
+{
+    return (lanes16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+static inline float fold_lanes(lanes16 s)
+{
+    return tree16_256(s);
+}
+
 /* exp of kernels_priv.h. */
 static inline __m256 exp256(__m256 x)
 {

@@ -47,6 +47,29 @@ static inline __m128 fold_four(enum fold fold, const __m512 m[4])
     return _mm512_castps512_ps128(_mm512_permutexvar_ps(four, c));
 }
 
+/* What sources written for registers of any width call (float_products.h). */
+typedef __m512 lanes16;
+
+static inline lanes16 zero_lanes(void)
+{
+    return _mm512_setzero_ps();
+}
+
+static inline lanes16 load_lanes(const float *x)
+{
+    return _mm512_loadu_ps(x);
+}
+
+static inline lanes16 fma_lanes(lanes16 x, lanes16 y, lanes16 z)
+{
+    return _mm512_fmadd_ps(x, y, z);
+}
+
+static inline float fold_lanes(lanes16 s)
+{
+    return tree16_512(s);
+}
+
 /* exp of kernels_priv.h. */
 static inline __m512 exp512(__m512 x)
 {
