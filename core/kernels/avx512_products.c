@@ -525,24 +525,21 @@ static void product_streams(streams_fn *const fns[KERNELS_STREAM_COLUMNS + 1], u
     }                                                                                              \
     PRODUCT(type, {ready_##type##_7, ready_##type##_8}, unpack_##type)
 
-#define TYPE(type)                                                                                 \
-    TILES(type)                                                                                    \
-    STREAMED(type, 2)                                                                              \
-    STREAMED(type, 4)
+#define TYPE(type, tiles) tiles(type) STREAMED(type, 2) STREAMED(type, 4)
 
-TYPE(Q8_0)
-TYPE(Q4_0)
-TYPE(Q4_1)
-TYPE(Q5_0)
-TYPE(Q5_1)
-TYPE(Q4_K)
-TYPE(Q5_K)
-TYPE(Q6_K)
-TYPE(IQ4_NL)
-TYPE(IQ4_XS)
-TYPE(MXFP4)
-TYPE(Q2_K)
-TYPE(Q3_K)
+TYPE(Q8_0, TILES)
+TYPE(Q4_0, TILES)
+TYPE(Q4_1, TILES)
+TYPE(Q5_0, READY_TILES)
+TYPE(Q5_1, READY_TILES)
+TYPE(Q4_K, READY_TILES)
+TYPE(Q5_K, READY_TILES)
+TYPE(Q6_K, READY_TILES)
+TYPE(IQ4_NL, TILES)
+TYPE(IQ4_XS, TILES)
+TYPE(MXFP4, TILES)
+TYPE(Q2_K, READY_TILES)
+TYPE(Q3_K, READY_TILES)
 
 void avx512_fill_products(struct kernels *k)
 {
