@@ -310,7 +310,8 @@ START_TEST(requantised)
     /* Once more is of no use. */
     target_close(&target);
     target = (struct target){.gguf = g};
-    refused(export_requantised(&target, in_folder("qq.gguf"), 4, &err), &err, "0 % smaller in Q4_0");
+    refused(export_requantised(&target, in_folder("qq.gguf"), 4, &err), &err,
+            "0 % smaller in Q4_0");
     drop_target(&target, &b);
 }
 END_TEST
