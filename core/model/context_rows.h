@@ -17,7 +17,7 @@
 
 #include "core/kernels/kernels.h"
 
-/* In 1024 tokens of everyday text some 60 different ones lie outside of 8192. */
+/* In 50 texts of 233 tokens on average, 8 different ones on average lay outside of 8192, 35 at most. */
 #define CONTEXT_ROWS 256u
 /* Added to their logits before the two are compared: a draft learns over its head's tokens alone, so it believes in
  * others too little. Two drafts of the default model proposed 13 and 2.5 times as many rare tokens with it, 0.72 and 0.60
