@@ -97,15 +97,16 @@ def test_batching_is_real():
 
 def test_aborts_leave_nothing_behind():
     """200 clients (20 in the scalar tier) that go away at random moments: everything is back at its baseline afterwards."""
+    words = 400 // patience()
     with Site(default_model(), max_queue=64, cache_idle=2) as site:
-        together([lambda i=i: site.stream(TEXT, generation(i, 16, words=400)).read_all() for i in range(16)])
+        together([lambda i=i: site.stream(TEXT, generation(i, 16, words=words)).read_all() for i in range(16)])
         idle = lambda: (lambda s: s['requests_running'] == 0 and s['requests_waiting'] == 0 and s['kv_pages_used'] == 0)(site.stat())
         wait_for('the site is idle', idle)
         base = {pid: process_figures(pid) for pid in (site.worker.pid, *site.nginx_children())}
         choose = random.Random(7)
 
         def abort(i):
-            stream = site.stream(TEXT, generation(i, 200, words=choose.choice([5, 40, 400])))
+            stream = site.stream(TEXT, generation(i, 200, words=choose.choice([5, 40, words])))
             kind = i % 4
             if kind == 0:
                 time.sleep(choose.random() * 0.02)
