@@ -243,7 +243,8 @@ void model_choose_streams(struct model *m, struct kernels *kernels, double secon
     job.layers = job.layers < m->info.layers ? job.layers : m->info.layers;
     kernels->streams = 1;
     bool one = memcmp(kernels->streamed[0], kernels->product, sizeof kernels->product) == 0;
-    for (unsigned round = 0; round < STREAMS_ROUNDS && !one; round++) {
+    bool open = !one; /* more than one may still win */
+    for (unsigned round = 0; round < STREAMS_ROUNDS && open; round++) {
         double spent[3];
         for (unsigned i = 0; i < 3; i++) {
             kernels->streams = 1u << i;
@@ -253,6 +254,8 @@ void model_choose_streams(struct model *m, struct kernels *kernels, double secon
             best[i] = spent[i] < best[i] ? spent[i] : best[i];
             won[i] += spent[i] < spent[0] * STREAMS_GAIN;
         }
+        unsigned left = STREAMS_ROUNDS - 1 - round;
+        open = won[1] + left >= STREAMS_WON || won[2] + left >= STREAMS_WON;
     }
     for (unsigned i = 1; i < 3; i++)
         if (won[i] >= STREAMS_WON && best[i] < best[0] * STREAMS_GAIN && best[i] < best[chosen])
