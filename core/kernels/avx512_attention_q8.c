@@ -415,7 +415,7 @@ INLINE struct piece piece_next(struct piece p, uint32_t tiles, uint32_t blocks)
     return p;
 }
 
-/* weigh for heads of whole blocks where no scale is NaN or infinite, so that the zero weight of an unseen position stays
+/* weigh for heads of whole blocks where no scale is NaN, infinite or negative, so that the zero weight of an unseen position stays
  * zero. Products keep two pipes busy, what makes grids the other two: three pieces are on their way, each at its own
  * station, and their instructions take turns. */
 INLINE void weigh_line(bool q4, int nq, const struct attention_run *run,
@@ -500,8 +500,9 @@ INLINE void weigh_line(bool q4, int nq, const struct attention_run *run,
     }
 }
 
-/* Whether all scales of the values of the tiles that not all of the group see are finite. */
-INLINE bool scales_finite(bool q4, const struct attention_run *run, const struct group *group)
+/* Whether all scales of the values of the tiles that not all of the group see are finite and not negative: an unseen
+ * position may hold anything, and 0 times that must be +0. */
+INLINE bool scales_fine(bool q4, const struct attention_run *run, const struct group *group)
 {
     const __m512i infinite = _mm512_set1_epi16(0x7c00);
     __mmask32 broken = 0;
@@ -509,7 +510,7 @@ INLINE bool scales_finite(bool q4, const struct attention_run *run, const struct
         for (uint32_t b = 0; b < kv_q8_blocks(run->dim); b++) {
             const __m512i x = _mm512_loadu_si512(
                 (const void *)((const uint8_t *)run->v[t] + scale_at(q4, run->dim, b)));
-            broken |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, infinite), infinite);
+            broken |= _mm512_cmpge_epu16_mask(x, infinite);
         }
     return broken == 0;
 }
@@ -536,7 +537,7 @@ typedef void finish_fn(const struct attention_run *run, struct attention_query *
     {                                                                                              \
         soften(nq, queries, group->tiles, scores, group->most);                                    \
         const float(*const weights)[KV_RUN_POSITIONS] = (const float(*)[KV_RUN_POSITIONS])scores;  \
-        if (run->dim % KV_Q8_BLOCK == 0 && group->tiles > 0 && scales_finite(q4, run, group))      \
+        if (run->dim % KV_Q8_BLOCK == 0 && group->tiles > 0 && scales_fine(q4, run, group))        \
             weigh_line(q4, nq, run, queries, group, weights, feed);                                \
         else                                                                                       \
             weigh(q4, nq, run, queries, group, weights, feed);                                     \

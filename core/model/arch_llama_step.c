@@ -68,7 +68,7 @@ static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
             break;
         }
     }
-    if (!fine)
+    if (!fine && p->in != NULL)
         arch_fail(p->in->step, p->tokens[i]);
 }
 

@@ -183,25 +183,25 @@ static double number_at(enum kv_type type, const void *tile, bool values, uint32
     return (double)scale * quant_at(type, tile, values, dim, d, pos);
 }
 
-/* Positions that no query may read become NaN bytes. */
-static void poison(struct scene *s, enum kv_type type, uint32_t from)
+/* Positions that no query may read become NaN, or negative, scales as well. */
+static void poison(struct scene *s, enum kv_type type, uint32_t from, bool negative)
 {
-    const uint16_t nan16 = 0x7e01;
-    const float nan32 = NAN;
+    const uint16_t bad16 = negative ? 0xbc01 : 0x7e01;
+    const float bad32 = negative ? -1 : NAN;
     for (uint32_t p = from; p < s->run.tiles * KV_TILE_POSITIONS; p++)
         for (uint32_t d = 0; d < s->run.dim; d++) {
             const uint32_t t = p / KV_TILE_POSITIONS, i = p % KV_TILE_POSITIONS;
             const size_t at_k = (size_t)d * KV_TILE_POSITIONS + i,
                          at_v = (size_t)i * s->run.dim + d;
             if (type == KV_F32) {
-                ((float *)s->k[t].data)[at_k] = nan32;
-                ((float *)s->v[t].data)[at_v] = nan32;
+                ((float *)s->k[t].data)[at_k] = bad32;
+                ((float *)s->v[t].data)[at_v] = bad32;
             } else if (type == KV_Q8_0) {
                 const size_t scale = q8_scale_at(s->run.dim, d / 32, i);
                 ((uint8_t *)s->k[t].data)[q8_k_at(d, i)] = 0x80;
                 ((uint8_t *)s->v[t].data)[q8_v_at(s->run.dim, d, i)] = 0x80;
-                memcpy((uint8_t *)s->k[t].data + scale, &nan16, sizeof(nan16));
-                memcpy((uint8_t *)s->v[t].data + scale, &nan16, sizeof(nan16));
+                memcpy((uint8_t *)s->k[t].data + scale, &bad16, sizeof(bad16));
+                memcpy((uint8_t *)s->v[t].data + scale, &bad16, sizeof(bad16));
             } else if (type == KV_Q4) {
                 /* The other half of a byte may be read. */
                 const size_t scale = q4_scale_at(s->run.dim, d / 32, i);
@@ -209,11 +209,11 @@ static void poison(struct scene *s, enum kv_type type, uint32_t from)
                 uint8_t *v = (uint8_t *)s->v[t].data + q4_v_at(s->run.dim, d, i);
                 *k = d & 4 ? *k & 15 : *k & 240;
                 *v = i & 4 ? *v & 15 : *v & 240;
-                memcpy((uint8_t *)s->k[t].data + scale, &nan16, sizeof(nan16));
-                memcpy((uint8_t *)s->v[t].data + scale, &nan16, sizeof(nan16));
+                memcpy((uint8_t *)s->k[t].data + scale, &bad16, sizeof(bad16));
+                memcpy((uint8_t *)s->v[t].data + scale, &bad16, sizeof(bad16));
             } else {
-                ((uint16_t *)s->k[t].data)[at_k] = nan16;
-                ((uint16_t *)s->v[t].data)[at_v] = nan16;
+                ((uint16_t *)s->k[t].data)[at_k] = bad16;
+                ((uint16_t *)s->v[t].data)[at_v] = bad16;
             }
         }
 }
@@ -267,7 +267,9 @@ static void check_attention(const struct pair *pair)
                 largest = s.queries[j].count > largest ? s.queries[j].count : largest;
             }
             s.queries[3].count = 0;
-            poison(&s, type, largest);
+            poison(&s, type, largest, true);
+            compare_queries(pair, &s, QUERIES, "unread positions negative");
+            poison(&s, type, largest, false);
             compare_queries(pair, &s, QUERIES, "unread positions NaN");
             struct attention_piece ahead[2 * KV_RUN_TILES];
             for (uint32_t t = 0; t < tiles; t++) {
@@ -282,7 +284,7 @@ static void check_attention(const struct pair *pair)
             for (uint32_t j = 0; j < QUERIES; j++)
                 expect(s.queries[j].count == 0 || f == FILL_HUGE || isfinite(s.queries[j].sum));
             expect(s.queries[3].sum == 0.0f && s.queries[3].max == -INFINITY);
-            poison(&s, type, largest / 2);
+            poison(&s, type, largest / 2, false);
             compare_queries(pair, &s, QUERIES, "read positions NaN");
             scene_free(&s);
         }

@@ -14,6 +14,7 @@ struct toy {
     uint32_t layers, width, heads, kv_heads, head_size, ffn, vocab, context;
     enum weight_type embedding, q, k, v, output, gate, up, down, head;
     bool tied;
+    bool no_epsilon; /* of norms: 0 */
     /* Tests of faults: */
     const char *skip;   /* this tensor is left out */
     const char *misfit; /* this tensor gets one row (or number) more */
@@ -133,7 +134,7 @@ static inline struct gguf *toy_open(const struct toy *t, struct gguf_builder *b)
     toy_key(t, b, "llama.attention.head_count_kv", t->kv_heads);
     toy_key(t, b, "llama.attention.key_length", t->head_size);
     toy_key(t, b, "llama.context_length", t->context);
-    builder_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    builder_f32(b, "llama.attention.layer_norm_rms_epsilon", t->no_epsilon ? 0 : 1e-5f);
     if (t->more != NULL)
         t->more(b);
     toy_tensor(t, b, "token_embd.weight", t->embedding, t->vocab, t->width);
