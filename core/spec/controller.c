@@ -253,6 +253,9 @@ void controller_settle(struct controller *c, uint32_t n, uint32_t n_drafted, uin
     c->undisturbed = none;
     c->passes_before = c->passes;
     double plain = cost_of(&c->step, n), took = plain + rows_cost(c, n, n_drafted);
+    /* The first steps with decodes may be beside prompts: there is nothing to reckon in yet. */
+    if (plain <= 0)
+        return;
     if (!c->begun)
         c->account = CONTROLLER_START * plain;
     c->begun = true;

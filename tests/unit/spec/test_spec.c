@@ -346,9 +346,28 @@ START_TEST(drafts_go_to_whom_they_serve_best)
 }
 END_TEST
 
+/* A worker that begins with several prompts has decodes beside prompts before it has any alone. */
+START_TEST(nothing_is_reckoned_before_a_step_is_known)
+{
+    struct controller c = {0}, other = {0};
+    for (int i = 0; i < 3; i++)
+        controller_settle(&c, 2, 0, 2, 1500, 40, false);
+    ck_assert(c.spent == 0 && c.made == 0 && c.account == 0);
+    for (int i = 0; i < 3; i++) {
+        controller_settle(&c, 2, 0, 2, 1000, 0, true);
+        controller_settle(&other, 2, 0, 2, 1000, 0, true);
+    }
+    ck_assert_double_eq(c.spent, other.spent);
+    ck_assert_double_eq(c.made, other.made);
+    ck_assert_double_eq(c.account, other.account);
+    ck_assert(c.account >= CONTROLLER_START * cost_of(&c.step, 2));
+}
+END_TEST
+
 CHECK_MAIN("spec", the_longest_and_latest_match_counts, a_loop_goes_on_in_its_period,
            a_second_place_confirms_or_disputes, what_stands_behind_a_guess_is_found,
            recent_answers_are_found_under_their_salt_alone, the_store_forgets_what_it_overwrites,
            a_request_outweighs_what_others_met, costs_between_what_was_measured_are_on_a_line,
            drafting_pays_where_guesses_are_right, drafting_never_loses_much,
-           good_guesses_are_found_again, drafts_go_to_whom_they_serve_best)
+           good_guesses_are_found_again, drafts_go_to_whom_they_serve_best,
+           nothing_is_reckoned_before_a_step_is_known)
