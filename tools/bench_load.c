@@ -60,8 +60,10 @@ struct lane {
     uint64_t served; /* pieces of text over all its requests */
 };
 
-#define PREPARED_MAX                                                                               \
-    16384u /* bodies that are made before the clock starts: the server may share our CPUs */
+/* Bodies that are made before the clock starts, since the server may share our CPUs; at most that many and, but for
+ * the last one, that long. */
+#define PREPARED_MAX 16384u
+#define PREPARED_BYTES ((size_t)256 << 20)
 
 struct run {
     struct load *load;
@@ -442,10 +444,13 @@ static void loop(struct run *run)
 static void prepare(struct run *run)
 {
     struct load *l = run->load;
-    run->n_bodies = l->requests < PREPARED_MAX ? l->requests : PREPARED_MAX;
-    run->bodies = xcalloc(run->n_bodies, sizeof(*run->bodies));
-    for (uint64_t i = 0; i < run->n_bodies; i++)
-        run->bodies[i] = prompts_body(&l->prompts, i);
+    uint64_t most = l->requests < PREPARED_MAX ? l->requests : PREPARED_MAX;
+    size_t bytes = 0;
+    run->bodies = xcalloc(most, sizeof(*run->bodies));
+    for (; run->n_bodies < most && bytes < PREPARED_BYTES; run->n_bodies++) {
+        run->bodies[run->n_bodies] = prompts_body(&l->prompts, run->n_bodies);
+        bytes += strlen(run->bodies[run->n_bodies]);
+    }
 }
 
 /* The first address that takes a connection, where a name has several; else the first. */
