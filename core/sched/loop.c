@@ -539,8 +539,11 @@ static void turn(struct sched *s)
     }
     announce(s);
     show_counts(s);
-    if (full && !sched_is_full(s, 1, NULL))
-        publish(s); /* whoever was turned away may come now, not a step later */
+    if (full && !sched_is_full(s, 1, NULL)) {
+        /* Whoever was turned away may come now, not a step later, even where no event says so. */
+        publish(s);
+        doorbell_ring(&s->event_bell);
+    }
     uint64_t ns = run_step(s);
     uint32_t n_made = take_results(s);
     verify_settle(s, n_made, ns);

@@ -1,6 +1,7 @@
 /* The scheduler with the prefix cache, over the made-up engine, which fails a position that is fed
  * twice or read before it was fed, and whose tokens depend on the whole text. */
 #include <check.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -315,9 +316,31 @@ START_TEST(memory_falls_back_after_the_idle_time)
 }
 END_TEST
 
+/* Who leaves the queue and waits for another one's pages is in no step, so no event tells of it. */
+START_TEST(the_loop_is_woken_where_the_queue_has_room_again)
+{
+    struct sched_options o = {.max_queue = 1, .max_running = 2, .prefill_chunk = 8};
+    harness_init(&h, o, 8 * MIB, SMALL_PAGE, 2);
+    harness_gate(&h);
+    harness_submit(&h, with_prefix(0, 300, 300, 2));
+    harness_at_gate(&h);
+    harness_pass(&h);
+    harness_collect(&h);
+    harness_submit(&h, with_prefix(1, 300, 300, 2));
+    ck_assert(sched_is_full(h.sched, 1, NULL));
+    harness_pass(&h);
+    ck_assert(!sched_is_full(h.sched, 1, NULL) && !h.streams[1].started);
+    struct pollfd p = {.fd = sched_event_fd(h.sched), .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, 2000), 1);
+    harness_open(&h);
+    harness_until_ended(&h, 2);
+    harness_release(&h);
+}
+END_TEST
+
 CHECK_MAIN("sched cache", a_common_prefix_is_prefilled_once, a_common_prefix_takes_its_pages_once,
            one_token_at_least_is_computed, two_alternating_conversations_both_stay,
            a_salt_keeps_texts_apart, who_waited_goes_on_when_the_first_is_cancelled,
            who_waited_goes_on_when_the_first_is_paused, a_page_that_failed_is_not_kept,
            cached_pages_make_room, shared_texts_under_little_memory, off_is_off,
-           memory_falls_back_after_the_idle_time)
+           the_loop_is_woken_where_the_queue_has_room_again, memory_falls_back_after_the_idle_time)
