@@ -100,7 +100,11 @@ static uint32_t plan_decodes(struct batch *b, struct queue *running, struct queu
         }
         next = before->next == it ? it->next : before->next;
     }
-    queue_each(it, tmp, running) b->work.prompts += queue_entry(it)->state == SEQUENCE_PREFILL;
+    queue_each(it, tmp, running)
+    {
+        const struct sequence *s = queue_entry(it);
+        b->work.prompts += s->state == SEQUENCE_PREFILL && !s->paused;
+    }
     return preempted;
 }
 
