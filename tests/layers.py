@@ -30,7 +30,7 @@ class Tree:
         names = listed.stdout.split('\n') if listed.returncode == 0 else \
             [str(p.relative_to(root)) for p in root.rglob('*') if p.is_file()]
         self.files = {n: INCLUDE.findall((root / n).read_text(errors='replace'))
-                      for n in names if re.search(r'\.(c|h|def)$', n) and (root / n).is_file()}
+                      for n in names if re.search(r'\.(c|h|def|inc)$', n) and (root / n).is_file()}
         for name in self.files:
             if name.startswith(('ngx_module/', 'tests/')):
                 self.files[name] = [(kind, self.beside(name, target) if kind == '"' else target) for kind, target in self.files[name]]

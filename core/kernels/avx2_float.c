@@ -20,7 +20,7 @@ static inline lanes16 load_weights(enum weight_type type, const uint8_t *row, ui
     return (lanes16){load_weights8(type, row, i), load_weights8(type, row, i + 8)};
 }
 
-#include "core/kernels/float_products.h"
+#include "core/kernels/float_products.inc"
 
 void avx2_fill_float_products(struct kernels *k)
 {

@@ -15,7 +15,7 @@ static inline lanes16 load_weights(enum weight_type type, const uint8_t *row, ui
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-#include "core/kernels/float_products.h"
+#include "core/kernels/float_products.inc"
 
 void avx512_fill_float_products(struct kernels *k)
 {

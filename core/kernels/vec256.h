@@ -43,7 +43,7 @@ static inline float tree16_256(struct lanes16 s)
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-/* What sources written for registers of any width call (float_products.h). */
+/* What sources written for registers of any width call (float_products.inc). */
 typedef struct lanes16 lanes16;
 
 static inline lanes16 zero_lanes(void)

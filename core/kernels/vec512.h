@@ -47,7 +47,7 @@ static inline __m128 fold_four(enum fold fold, const __m512 m[4])
     return _mm512_castps512_ps128(_mm512_permutexvar_ps(four, c));
 }
 
-/* What sources written for registers of any width call (float_products.h). */
+/* What sources written for registers of any width call (float_products.inc). */
 typedef __m512 lanes16;
 
 static inline lanes16 zero_lanes(void)
