@@ -192,20 +192,10 @@ INLINE void score_tile(bool q4, int nq, bool part, const struct attention_run *r
  * stays one as its last bits are zero, which is true of those that come from scales. */
 INLINE __m512 exp_score(__m512 x)
 {
-    const __mmask16 alive = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOW), _CMP_NLT_UQ);
-    const __m512 t = _mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), _mm512_set1_ps(EXP_MAGIC));
-    const __m512 n = _mm512_sub_ps(t, _mm512_set1_ps(EXP_MAGIC));
-    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), x);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), r);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP_P0), r, _mm512_set1_ps(EXP_P1));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P2));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P3));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P4));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P5));
-    const __m512 y =
-        _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    __m512 t;
+    const __m512 y = exp512_fraction(x, &t);
     return _mm512_castsi512_ps(_mm512_maskz_add_epi32(
-        alive, _mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+        exp512_alive(x), _mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 
 /* Turns the scores of nq queries against `tiles` tiles into weights; sets max and sum. */

@@ -70,35 +70,12 @@ static inline float fold_lanes(lanes16 s)
     return tree16_512(s);
 }
 
-/* exp of kernels_priv.h. */
-static inline __m512 exp512(__m512 x)
-{
-    const __m512 low = _mm512_set1_ps(EXP_LOW), magic = _mm512_set1_ps(EXP_MAGIC);
-    const __mmask16 alive = _mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ);
-    /* max and min return the second operand if one is NaN. */
-    __m512 v = _mm512_min_ps(_mm512_set1_ps(EXP_HIGH), _mm512_max_ps(low, x));
-    __m512 t = _mm512_fmadd_ps(v, _mm512_set1_ps(EXP_LOG2E), magic);
-    __m512 n = _mm512_sub_ps(t, magic);
-    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), v);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), r);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP_P0), r, _mm512_set1_ps(EXP_P1));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P2));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P3));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P4));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P5));
-    __m512 y = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    __m512i power = _mm512_slli_epi32(
-        _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127 - EXP_MAGIC_BITS)), 23);
-    return _mm512_maskz_mul_ps(alive, y, _mm512_castsi512_ps(power));
-}
-
-/* exp512 of numbers ≤ 0, in fewer operations: what lies below EXP_LOW is masked away whatever it became, and the
- * power is applied exactly. */
-static inline __m512 exp512_falling(__m512 x)
+/* e^x of kernels_priv.h without its power of two: *t is EXP_MAGIC and that power. */
+static inline __m512 exp512_fraction(__m512 x, __m512 *t)
 {
     const __m512 magic = _mm512_set1_ps(EXP_MAGIC);
-    const __mmask16 alive = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOW), _CMP_NLT_UQ);
-    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), magic), magic);
+    *t = _mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), magic);
+    const __m512 n = _mm512_sub_ps(*t, magic);
     __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), x);
     r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), r);
     __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP_P0), r, _mm512_set1_ps(EXP_P1));
@@ -106,9 +83,35 @@ static inline __m512 exp512_falling(__m512 x)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P3));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P4));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_P5));
-    const __m512 y =
-        _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(alive, y, n);
+    return _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+}
+
+/* Numbers whose exp is not taken for 0; NaN is one. */
+static inline __mmask16 exp512_alive(__m512 x)
+{
+    return _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOW), _CMP_NLT_UQ);
+}
+
+/* exp of kernels_priv.h. */
+static inline __m512 exp512(__m512 x)
+{
+    /* max and min return the second operand if one is NaN. */
+    const __m512 v =
+        _mm512_min_ps(_mm512_set1_ps(EXP_HIGH), _mm512_max_ps(_mm512_set1_ps(EXP_LOW), x));
+    __m512 t;
+    const __m512 y = exp512_fraction(v, &t);
+    const __m512i power = _mm512_slli_epi32(
+        _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127 - EXP_MAGIC_BITS)), 23);
+    return _mm512_maskz_mul_ps(exp512_alive(x), y, _mm512_castsi512_ps(power));
+}
+
+/* exp512 of numbers ≤ 0, in fewer operations: what lies below EXP_LOW is masked away whatever it became, and the
+ * power is applied exactly. */
+static inline __m512 exp512_falling(__m512 x)
+{
+    __m512 t;
+    const __m512 y = exp512_fraction(x, &t);
+    return _mm512_maskz_scalef_ps(exp512_alive(x), y, _mm512_sub_ps(t, _mm512_set1_ps(EXP_MAGIC)));
 }
 
 /* Sets a query's max: of its scores. */
