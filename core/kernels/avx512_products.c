@@ -438,50 +438,22 @@ INLINE void streams_run(enum weight_type type, int streams, int nc, const struct
         tile_store(&t->tile[s], nc, f[s]);
 }
 
-/* [p0, p1) is cut in as many parts as there are streams, and panel i of each is multiplied together; what is
- * left over goes the usual way, and so do more columns. */
-static void product_streams(streams_fn *const fns[KERNELS_STREAM_COLUMNS + 1], uint32_t streams,
-                            product_fn *rest, const struct matrix *w, uint32_t p0, uint32_t p1,
-                            const struct acts *x, uint32_t c0, uint32_t n, float *y, size_t ldy,
-                            bool add)
+/* Panel p as stream s. */
+static void set_stream(struct streams *t, uint32_t s, const struct matrix *w, uint32_t p,
+                       const struct acts *x, uint32_t c0, float *y, size_t ldy, bool add)
 {
-    const uint32_t part = n <= KERNELS_STREAM_COLUMNS && p1 > p0 ? (p1 - p0) / streams : 0;
-    struct streams t;
-
-    check(x->kind == weight_info(w->type)->acts && x->cols == w->cols);
-    for (uint32_t i = p0; i < p0 + part; i++) {
-        for (uint32_t s = 0; s < streams; s++) {
-            const uint32_t p = i + s * part;
-            t.w[s] = w->data + p * w->panel_bytes;
-            t.tile[s] = (struct tile){.units = w->units,
-                                      .x = acts_column(x, c0),
-                                      .stride = x->stride,
-                                      .y = y + (size_t)p * PANEL_ROWS,
-                                      .ldy = ldy,
-                                      .rows = first16(w->rows - p * PANEL_ROWS),
-                                      .add = add};
-        }
-        fns[n](&t);
-    }
-    rest(w, p0 + streams * part, p1, x, c0, n, y, ldy, add);
+    t->w[s] = w->data + p * w->panel_bytes;
+    t->tile[s] = (struct tile){.units = w->units,
+                               .x = acts_column(x, c0),
+                               .stride = x->stride,
+                               .y = y + (size_t)p * PANEL_ROWS,
+                               .ldy = ldy,
+                               .rows = first16(w->rows - p * PANEL_ROWS),
+                               .add = add};
 }
 
-#define STREAMS(type, count, nc)                                                                   \
-    static void streams##count##_##type##_##nc(const struct streams *t)                            \
-    {                                                                                              \
-        streams_run(WEIGHT_##type, count, nc, t);                                                  \
-    }
-#define STREAMED(type, count)                                                                      \
-    STREAMS(type, count, 1)                                                                        \
-    STREAMS(type, count, 2)                                                                        \
-    static void streamed##count##_##type(const struct matrix *w, uint32_t p0, uint32_t p1,         \
-                                         const struct acts *x, uint32_t c0, uint32_t n, float *y,  \
-                                         size_t ldy, bool add)                                     \
-    {                                                                                              \
-        static streams_fn *const fns[] = {NULL, streams##count##_##type##_1,                       \
-                                          streams##count##_##type##_2};                            \
-        product_streams(fns, count, product_##type, w, p0, p1, x, c0, n, y, ldy, add);             \
-    }
+#include "core/kernels/product_streams.inc"
+
 #define TILE(name, type, nc, ready)                                                                \
     static void name##_##type##_##nc(const struct tile *t)                                         \
     {                                                                                              \
