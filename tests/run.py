@@ -132,11 +132,9 @@ def step_meson():
 
 # The end-to-end programs that run a model, in the tiers that a new CPU would not choose. Short: the tests with
 # stories260K (the C program, and of `bench` the only test with a model), which judge answers, hashes, ends, forks,
-# cached pages and admission. Those with the default model run in test-long, and so do the programs that have no others.
-# `serve`, `conf`, `module` and `status` judge what is the same in every tier: they run no model, or do not look at what
-# it says.
+# cached pages and admission. Long: every program, whole, those with the default model too; only the module's own tests
+# have no worker that could be forced.
 TIER_PROGRAMS = {'api': [], 'cache': [], 'choices': [], 'exact': [], 'fair': [], 'ops': [], 'bench': ['test_our_own_stack']}
-TIER_PROGRAMS_LONG = ['streams', 'terms', 'ring', 'load', 'spec']
 
 
 def step_tiers():
@@ -146,10 +144,10 @@ def step_tiers():
             skips.append(f'SKIP: tier {tier}: not on this CPU')
             continue
         extra = {'TOKENRING_TIER': tier}
-        programs = dict(TIER_PROGRAMS, **{name: [] for name in TIER_PROGRAMS_LONG if args.long})
+        programs = {path.stem[5:]: [] for path in sorted((root / 'tests/e2e').glob('test_*.py'))} if args.long else TIER_PROGRAMS
         for name, tests in programs.items():
             command(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], timeout=3600 if args.long else 300, extra=extra)
-        meson_tests(f'tier {tier}', build, ['e2e worker model'], extra)
+        meson_tests(f'tier {tier}', build, ['e2e worker model', *(['--timeout-multiplier', '10'] if args.long else [])], extra)
 
 
 def step_clang():

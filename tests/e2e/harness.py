@@ -34,6 +34,11 @@ def tier():
     return os.environ.get('TOKENRING_TIER', '')
 
 
+def tier_options():
+    """The same for a command of `tokenring` that runs a model."""
+    return ['--tier', tier()] if tier() else []
+
+
 def patience():
     """What waits are multiplied by: the scalar tier makes about a tenth of the tokens that others do."""
     return 10 if tier() == 'scalar' else 1

@@ -2,7 +2,7 @@
 """`tokenring bench serve` against a small server whose every delay is known, and through nginx and the worker."""
 import json, pathlib, socket, subprocess, tempfile, threading, time
 
-from harness import Site, build, free_port, main, stories
+from harness import Site, build, free_port, main, stories, tier_options
 
 PIECES = 5
 
@@ -232,7 +232,7 @@ def test_no_kv_shows_what_the_cache_gives():
     """Making 480 tokens, the cache saves 240 times the work: at least five times the time must be seen."""
     rates = []
     for more in ([], ['--no-kv']):
-        done = subprocess.run([build / 'tokenring', 'bench', '-m', stories(), '-t', '2', '-p', '0', '-n', '480', '-r', '1', '--json', *more],
+        done = subprocess.run([build / 'tokenring', 'bench', '-m', stories(), '-t', '2', '-p', '0', '-n', '480', '-r', '1', '--json', *tier_options(), *more],
                               stdout=subprocess.PIPE, check=True, text=True, timeout=120)
         rates.append(json.loads(done.stdout)['decode_tps'])
     assert rates[0] >= 5 * rates[1] > 0, rates

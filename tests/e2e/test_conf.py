@@ -2,7 +2,7 @@
 """Each file of conf/ does what it says, and a loaded but unused module changes nothing."""
 import json, os, pathlib, re, signal, subprocess, tempfile, time, urllib.error, urllib.request
 
-from harness import Site, Skip, build, free_port, main, module, nginx, source, stories, wait_for
+from harness import Site, Skip, build, free_port, main, module, nginx, source, stories, tier_options, wait_for
 
 
 def adapt(text, folder, port, socket):
@@ -48,7 +48,7 @@ def request(port, path, body=None, size=None):
 
 
 def worker(folder, socket, *more):
-    return subprocess.Popen([build / 'tokenringd', '--model', stories(), '--listen', f'unix:{socket}', '--stats-dir', folder, '--name', 'conf', *more],
+    return subprocess.Popen([build / 'tokenringd', '--model', stories(), '--listen', f'unix:{socket}', '--stats-dir', folder, '--name', 'conf', *tier_options(), *more],
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

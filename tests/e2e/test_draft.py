@@ -2,13 +2,13 @@
 """`tokenring draft` from nothing but a model's file: texts, training, export, measuring, stopping and going on."""
 import hashlib, json, pathlib, random, re, signal, subprocess, tempfile
 
-from harness import Skip, build, main, source, stories
+from harness import Skip, build, main, source, stories, tier_options
 
 QUICK = ['--tokens', 6000, '--head-tokens', 256, '--slots', 16, '-t', 1]
 
 
 def draft(*options, **more):
-    return subprocess.run([build / 'tokenring', 'draft', *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=250, **more)
+    return subprocess.run([build / 'tokenring', 'draft', *tier_options(), *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=250, **more)
 
 
 def synth(folder, *options):
@@ -76,7 +76,7 @@ def test_begins_with_a_draft():
 def test_stops_and_goes_on():
     with tempfile.TemporaryDirectory() as folder:
         model, out = synth(folder), pathlib.Path(folder) / 'toy.draft.gguf'
-        command = [build / 'tokenring', 'draft', '-m', model, '-o', out, *map(str, QUICK), '--steps', '100000000']
+        command = [build / 'tokenring', 'draft', *tier_options(), '-m', model, '-o', out, *map(str, QUICK), '--steps', '100000000']
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             for line in process.stderr:
                 if line.startswith('step'):
@@ -112,7 +112,7 @@ def test_requantise():
         assert out.stat().st_size < model.stat().st_size * 0.75
         text = pathlib.Path(folder) / 'text'
         text.write_text('Once upon a time, there was a little girl named Lily. She loved to play outside in the park. ' * 40)
-        figure = lambda path: json.loads(subprocess.run([build / 'tokenring', 'perplexity', '-m', path, '-f', text, '-c', '128', '--json'],
+        figure = lambda path: json.loads(subprocess.run([build / 'tokenring', 'perplexity', *tier_options(), '-m', path, '-f', text, '-c', '128', '--json'],
                                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True).stdout)['ppl']
         assert figure(out) < figure(model) * 1.5
         finer = pathlib.Path(folder) / 's.q5_0.gguf'
@@ -132,6 +132,7 @@ def test_refusals():
             (['-m', model, '-o', out, '--layers', '0,3'], 1, 'has layers 0 to 2, not 3'),
             (['-m', model, '-o', out, '--minutes', '0'], 2, "'0' is no possible value"),
             (['-m', model, '-o', out, '--requantise', 'q9'], 2, "'q9' is no possible value"),
+            (['-m', model, '-o', out, '--tier', 'tpu'], 1, "no kernel tier 'tpu'"),
             (['-m', model, '-o', out, '--tokens', '900000000000'], 1, 'MiB are free'),
             (['-m', folder + '/none', '-o', out], 1, 'none'),
             (['-m', model, '-o', model], 1, "the model's own file"),

@@ -2,7 +2,7 @@
 """`make serve` and `make install` as a newcomer uses them."""
 import http.server, json, os, pathlib, re, signal, subprocess, tempfile, threading, time, urllib.request
 
-from harness import Skip, build, default_model, free_port, main, source, stories, wait_for
+from harness import Skip, build, default_model, free_port, main, source, stories, tier_options, wait_for
 
 
 class Serve:
@@ -10,6 +10,7 @@ class Serve:
 
     def __init__(self, **env):
         self.port = free_port()
+        env['ARGS'] = ' '.join([*tier_options(), env.get('ARGS', '')])
         self.env = {**os.environ, 'PORT': str(self.port), **{k: str(v) for k, v in env.items()}}
 
     def __enter__(self):

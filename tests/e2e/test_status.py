@@ -3,7 +3,7 @@
 import contextlib, json, os, pathlib, re, shutil, signal, struct, subprocess, sys, tempfile, time
 
 import exposition
-from harness import Site, build, free_port, main, nginx, module, source, stories, wait_for
+from harness import Site, build, free_port, main, nginx, module, source, stories, tier_options, wait_for
 
 TEXT = '/v1/completions'
 PLAIN = 'text/plain; version=0.0.4; charset=utf-8'
@@ -221,7 +221,7 @@ def test_missing_damaged_and_two_workers():
     names = ('e2e', 'other', 'never', 'bad')
     with Status(stories(), names=names) as site:
         (site.dir / 'bad.stats').write_bytes(b'no stats at all' * 1000)
-        second = subprocess.Popen([build / 'tokenringd', '--model', stories('Q8_0'), '--listen', f'unix:{site.dir}/other.sock', '--stats-dir', site.dir, '--name', 'other',
+        second = subprocess.Popen([build / 'tokenringd', '--model', stories('Q8_0'), '--listen', f'unix:{site.dir}/other.sock', '--stats-dir', site.dir, '--name', 'other', *tier_options(),
                                    '--alias', 'qu"ote\\'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_for('both are ready', lambda: site.workers()['other']['condition'] == 'ready')

@@ -308,6 +308,7 @@ static enum status open_generator(struct generator *g, struct error *err)
 {
     const struct model_info *info = &g->target->info;
     struct session_options options = {.path = gguf_path(g->target->gguf),
+                                      .tier = g->target->tier,
                                       .threads = g->options->threads,
                                       .positions = (uint64_t)g->options->slots * (TEXT_MOST + 64),
                                       .max_tokens = STEP_TOKENS,

@@ -322,7 +322,7 @@ int draft_make(const struct draft_options *o)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     openblas_set_num_threads((int)o->threads);
-    enum status status = target_open(&r.target, o->model, &err);
+    enum status status = target_open(&r.target, o->model, o->tier, &err);
     if (status == STATUS_OK && o->requantise > 0)
         status = export_requantised(&r.target, o->output, o->requantise, &err);
     if (asprintf(&r.corpus_path, "%s.corpus", o->output) < 0 ||

@@ -89,7 +89,7 @@ int draft_measure(const struct draft_options *o)
     size_t cap = 0;
     int code = 0;
     openblas_set_num_threads((int)o->threads);
-    if (target_open(&target, o->model, &err) != STATUS_OK)
+    if (target_open(&target, o->model, o->tier, &err) != STATUS_OK)
         return draft_fail(err.text);
     uint32_t length = target.info.context < LENGTH ? target.info.context : LENGTH;
     if (student_read(&student, &target, o->output, length, &err) != STATUS_OK) {

@@ -25,6 +25,7 @@ static void usage(FILE *out)
         "      --slots N           texts that grow at once (32)\n"
         "      --seed N            of all choices (1)\n"
         "  -t, --threads N         compute threads (the CPUs of this process)\n"
+        "      --tier T            scalar, avx2, avxvnni, avx512, amx (the best)\n"
         "      --resume            go on with what an interrupted run has left\n"
         "      --keep              keep texts and state at the end\n"
         "      --requantise TYPE   no training: the model itself in q4_0 or q5_0, for models in F16 or Q8_0\n"
@@ -95,6 +96,7 @@ enum {
     RATE,
     SLOTS,
     SEED,
+    TIER,
     RESUME,
     KEEP,
     REQUANTISE,
@@ -113,6 +115,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"rate", required_argument, NULL, RATE},
                                              {"slots", required_argument, NULL, SLOTS},
                                              {"seed", required_argument, NULL, SEED},
+                                             {"tier", required_argument, NULL, TIER},
                                              {"resume", no_argument, NULL, RESUME},
                                              {"keep", no_argument, NULL, KEEP},
                                              {"requantise", required_argument, NULL, REQUANTISE},
@@ -151,6 +154,9 @@ static bool take(int option, const char *value, struct draft_options *o)
         return small(value, 1, 128, &o->slots);
     case SEED:
         return whole(value, 0, UINT64_MAX, &o->seed);
+    case TIER:
+        o->tier = value;
+        return true;
     case RESUME:
         return o->resume = true;
     case KEEP:

@@ -18,6 +18,7 @@ struct draft_options {
     uint32_t n_layers, layers[TRAINER_LAYERS]; /* 0 layers: the first and the last one */
     uint32_t head_tokens;
     uint32_t threads, slots;
+    const char *tier; /* of the kernels; NULL: the best */
     double rate;
     uint64_t seed;
     bool resume, keep;

@@ -24,7 +24,7 @@ enum status student_init(struct student *s, const struct target *t, uint32_t lay
     struct net_shape shape = target_shape(t, layers);
     uint32_t width = t->info.width, pairs = t->rope.pairs;
     *s = (struct student){.target = t, .length = length, .n_map = n_map};
-    enum status status = kernels_select(NULL, &s->kernels, err);
+    enum status status = kernels_select(t->tier, &s->kernels, err);
     if (status != STATUS_OK)
         return status;
     kernels_enter_thread();

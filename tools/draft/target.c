@@ -23,9 +23,9 @@ static enum status hash_file(const char *path, char hex[SHA256_HEX], struct erro
     return fine ? STATUS_OK : error_set(err, STATUS_IO, "cannot read %s", path);
 }
 
-enum status target_open(struct target *t, const char *path, struct error *err)
+enum status target_open(struct target *t, const char *path, const char *tier, struct error *err)
 {
-    *t = (struct target){0};
+    *t = (struct target){.tier = tier};
     struct error found = {0};
     enum status status = gguf_open(path, &t->gguf, err);
     if (status == STATUS_OK)

@@ -12,6 +12,7 @@
 
 struct target {
     struct gguf *gguf;
+    const char *tier; /* of the kernels that run it and its drafts; NULL: the best */
     struct model_info info;
     struct tokenizer *tokenizer;
     struct rope rope;
@@ -19,8 +20,9 @@ struct target {
     char sha256[SHA256_HEX];
 };
 
-/* Whatever is wrong with the file, or not supported, is named. On failure nothing is left open. */
-enum status target_open(struct target *t, const char *path, struct error *err);
+/* tier stays the caller's. Whatever is wrong with the file, or not supported, is named; a tier that is not there, when
+ * kernels are chosen. On failure nothing is left open. */
+enum status target_open(struct target *t, const char *path, const char *tier, struct error *err);
 void target_close(struct target *t);
 
 /* The last part of the path. */
