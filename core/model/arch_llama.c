@@ -125,6 +125,7 @@ static enum status read_keys(const struct gguf *g, const struct gguf *target,
     info->vocab = l->vocab;
     info->outputs = l->tables.map != NULL ? l->tables.n_map : l->vocab;
     info->output_tokens = l->tables.map;
+    info->head_row = l->tables.head_row;
     info->context = l->context;
     *state = l;
     return STATUS_OK;

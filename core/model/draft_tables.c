@@ -35,6 +35,12 @@ static enum status read_map(const struct gguf *g, uint64_t vocab, struct draft_t
     return STATUS_OK;
 }
 
+static const struct gguf_tensor *head_of(const struct draft_tables *t)
+{
+    const struct gguf_tensor *head = gguf_tensor(t->source, "output.weight");
+    return head != NULL ? head : gguf_tensor(t->source, "token_embd.weight");
+}
+
 enum status draft_tables_find(const struct gguf *g, const struct gguf *target, uint32_t width,
                               struct draft_tables *t, struct error *err)
 {
@@ -52,16 +58,18 @@ enum status draft_tables_find(const struct gguf *g, const struct gguf *target, u
                          "%llu",
                          width, (unsigned long long)its->dims[0]);
     t->source = own != NULL ? g : target;
+    const struct gguf_tensor *head = head_of(t);
+    enum weight_type type;
+    if (weight_type_from_gguf(head->type, &type) && width % weight_info(type)->block_cols == 0)
+        t->head_row = matrix_bytes(type, PANEL_ROWS, width) / PANEL_ROWS;
     return read_map(g, its->dims[1], t, err);
 }
 
 enum status draft_tables_head(struct draft_tables *t, uint32_t cols, struct matrix *m,
                               struct error *err)
 {
-    const struct gguf_tensor *table = gguf_tensor(t->source, "output.weight");
+    const struct gguf_tensor *table = head_of(t);
     enum weight_type type;
-    if (table == NULL)
-        table = gguf_tensor(t->source, "token_embd.weight");
     if (!weight_type_from_gguf(table->type, &type))
         return error_set(err, STATUS_UNSUPPORTED, "the draft's head has type %s",
                          tensor_type_name(table->type));

@@ -19,7 +19,8 @@ struct draft_tables {
     const struct gguf *source; /* file of embedding and head; NULL: this is no draft */
     uint32_t *map;             /* n_map tokens, or NULL: the head is whole */
     uint32_t n_map;
-    void *memory; /* of the head */
+    size_t head_row; /* memory of a row of the head; 0 if its type is not supported */
+    void *memory;    /* of the head */
 };
 
 /* Finds where the tables of draft g for target are and reads the map. A draft whose tables have

@@ -177,6 +177,12 @@ size_t model_memory(const struct model *m)
     return m->weights.size + m->weights.table_mapped + m->scratch;
 }
 
+uint64_t model_draft_memory(const struct model_info *info, uint64_t more_rows)
+{
+    uint64_t rows = (info->outputs + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS + more_rows;
+    return info->weight_bytes + info->table_bytes + rows * info->head_row;
+}
+
 uint32_t model_logits_stride(const struct model *m)
 {
     return (m->info.outputs + 15) / 16 * 16;

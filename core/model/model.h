@@ -51,6 +51,7 @@ struct model_info {
     uint64_t parameters;
     size_t weight_bytes; /* memory of the repacked weights: what a step reads */
     size_t table_bytes;  /* memory of an embedding that is no part of them */
+    size_t head_row;     /* of a draft: memory of a row of its head, which is in neither */
     bool tied;           /* the head is the embedding */
 };
 
@@ -117,6 +118,9 @@ const struct kv_geometry *model_kv_geometry(const struct model *model);
 uint32_t model_max_tokens(const struct model *model);
 /* Bytes of weights, embedding and scratch. */
 size_t model_memory(const struct model *model);
+/* Bytes that a draft's weights will take: model_inspect_draft's info, and that many rows more of the head that is its
+ * target's (context_rows.h). */
+uint64_t model_draft_memory(const struct model_info *info, uint64_t more_rows);
 /* Floats from one row of logits to the next: the outputs rounded up to 16. */
 uint32_t model_logits_stride(const struct model *model);
 

@@ -189,11 +189,8 @@ static enum status make_plan(struct engine *e, struct error *err)
     const struct options *o = e->options;
     e->plan.free = resources_memory(&resource_roots_default);
     e->plan.weights = e->info.weight_bytes + e->info.table_bytes;
-    if (e->draft.gguf != NULL) { /* its head is gathered from a table of at most 2 bytes a number */
-        uint64_t rows = e->draft.info.outputs + DRAFT_TEXTS * CONTEXT_ROWS;
-        e->plan.weights +=
-            e->draft.info.weight_bytes + e->draft.info.table_bytes + rows * e->draft.info.width * 2;
-    }
+    if (e->draft.gguf != NULL)
+        e->plan.weights += model_draft_memory(&e->draft.info, DRAFT_TEXTS * CONTEXT_ROWS);
     /* open pages: two a sequence while its draft is verified, and those of the prompts of a step */
     e->plan.weights +=
         (2 * o->max_running + o->prefill_chunk / KV_TILE_POSITIONS) * e->geometry.open_page;

@@ -886,6 +886,39 @@ START_TEST(a_draft_with_another_head)
 }
 END_TEST
 
+/* What a draft's head takes is what its type takes: the target's where the draft has no own tables. */
+START_TEST(memory_of_a_draft)
+{
+    const struct {
+        enum weight_type type;
+        uint32_t row; /* bytes of 256 numbers in panels */
+    } heads[] = {{WEIGHT_F32, 1024}, {WEIGHT_F16, 512}, {WEIGHT_Q8_0, 272}, {WEIGHT_Q4_0, 144}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (int own = 0; own < 2; own++) {
+            struct toy t = mixed_toy();
+            struct gguf_builder builder, draft_builder;
+            struct model_info info;
+            struct error err = {0};
+            t.tied = false;
+            t.head = heads[i].type;
+            struct gguf *target = toy_open(&t, &builder);
+            t.skip = own ? NULL : "token_embd.weight";
+            if (!own)
+                t.head = WEIGHT_Q4_0; /* left aside */
+            struct gguf *draft = toy_open(&t, &draft_builder);
+            ck_assert_int_eq(model_inspect_draft(draft, target, &info, &err), STATUS_OK);
+            ck_assert_uint_eq(info.head_row, heads[i].row);
+            size_t others = info.weight_bytes + info.table_bytes;
+            /* 97 tokens are 112 rows of whole panels */
+            ck_assert_uint_eq(model_draft_memory(&info, 32), others + 144u * heads[i].row);
+            gguf_free(draft);
+            gguf_free(target);
+            builder_release(&draft_builder);
+            builder_release(&builder);
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("model");
@@ -909,6 +942,7 @@ int main(void)
     tcase_add_test(c, bad_weights);
     tcase_add_loop_test(c, a_file_that_becomes_shorter, 0, 2);
     tcase_add_test(c, a_draft_with_another_head);
+    tcase_add_test(c, memory_of_a_draft);
     suite_add_tcase(suite, c);
     suite_add_tcase(suite, slow);
     SRunner *runner = srunner_create(suite);
