@@ -143,7 +143,7 @@ def step_tiers():
         if 'this CPU' in probe.stdout:
             skips.append(f'SKIP: tier {tier}: not on this CPU')
             continue
-        extra = {'TOKENRING_TIER': tier}
+        extra = {'TOKENRING_TIER': tier, 'CK_TIMEOUT_MULTIPLIER': '10' if tier == 'scalar' else '2'}
         programs = {path.stem[5:]: [] for path in sorted((root / 'tests/e2e').glob('test_*.py'))} if args.long else TIER_PROGRAMS
         for name, tests in programs.items():
             command(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], timeout=3600 if args.long else 300, extra=extra)

@@ -3,7 +3,7 @@
 falls back. Counts, bytes and hashes decide, no times; tests/long has the long forms."""
 import json, random, subprocess, threading, time
 
-from harness import Site, attempts, build, main, stories, together, wait_for
+from harness import Site, attempts, build, main, patience, stories, together, wait_for
 
 TEXT = '/v1/completions'
 
@@ -121,7 +121,7 @@ def test_equal_clients_get_equal_shares():
         argv = [build / 'tokenring', 'bench', 'serve', f'http://127.0.0.1:{site.port}', '--json', '-c', '8', '-n', '80', '--max-tokens', '64', '--words', '20']
 
         def look():
-            done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=60)
+            done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=60 * patience())
             figures = json.loads(done.stdout)
             assert done.returncode == 0 and figures['ok'] == 80 and figures['fairness'] < 1.5, figures
         attempts(3, look)

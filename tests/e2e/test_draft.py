@@ -2,13 +2,13 @@
 """`tokenring draft` from nothing but a model's file: texts, training, export, measuring, stopping and going on."""
 import hashlib, json, pathlib, random, re, signal, subprocess, tempfile
 
-from harness import Skip, build, main, source, stories, tier_options
+from harness import Skip, build, main, patience, source, stories, tier_options
 
 QUICK = ['--tokens', 6000, '--head-tokens', 256, '--slots', 16, '-t', 1]
 
 
 def draft(*options, **more):
-    return subprocess.run([build / 'tokenring', 'draft', *tier_options(), *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=250, **more)
+    return subprocess.run([build / 'tokenring', 'draft', *tier_options(), *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=250 * patience(), **more)
 
 
 def synth(folder, *options):

@@ -2,7 +2,7 @@
 """Loading: what memory holds while the weights are repacked and afterwards, and what a load that fails or is cancelled says."""
 import os, pathlib, shutil, signal, subprocess, tempfile
 
-from harness import Site, build, default_model, main, source, status_figures, wait_for
+from harness import Site, build, default_model, main, patience, source, status_figures, wait_for
 
 TEXT = '/v1/completions'
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def test_a_load_can_be_cancelled():
     with Site(default_model(), wait=False) as site:
         wait_for('the worker listens', lambda: site.socket.exists() or site.worker.poll() is not None)
         site.worker.send_signal(signal.SIGTERM)
-        assert site.worker.wait(10) == 0, site.log()
+        assert site.worker.wait(10 * patience()) == 0, site.log()
 
 
 if __name__ == '__main__':

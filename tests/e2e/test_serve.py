@@ -2,7 +2,7 @@
 """`make serve` and `make install` as a newcomer uses them."""
 import http.server, json, os, pathlib, re, signal, subprocess, tempfile, threading, time, urllib.request
 
-from harness import Skip, build, default_model, free_port, main, source, stories, tier_options, wait_for
+from harness import Skip, build, default_model, free_port, main, patience, source, stories, tier_options, wait_for
 
 
 class Serve:
@@ -33,7 +33,7 @@ class Serve:
 
 def post(port, path, body):
     request = urllib.request.Request(f'http://127.0.0.1:{port}{path}', json.dumps(body).encode(), {'Content-Type': 'application/json'})
-    return json.load(urllib.request.urlopen(request, timeout=60))
+    return json.load(urllib.request.urlopen(request, timeout=60 * patience()))
 
 
 def processes_of(folder):

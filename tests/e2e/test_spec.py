@@ -2,7 +2,7 @@
 """Drafts change no byte of an answer, and are told of: usage, timings, statistics, log, variables."""
 import json, pathlib, subprocess, tempfile
 
-from harness import Site, build, default_model, main, stories, tier_options, together, wait_for
+from harness import Site, build, default_model, main, patience, stories, tier_options, together, wait_for
 
 TEXT = '/v1/completions'
 
@@ -81,7 +81,7 @@ def test_bench_names_what_is_wrong_with_a_prompt():
                            ([1] * 2041, '2041 tokens'), ([1] * 2040, None)):
             prompts.write_text(json.dumps({'class': 'a', 'prompt_tokens': [7]}) + '\n' + json.dumps({'class': 'a', 'prompt_tokens': ids}) + '\n')
             done = subprocess.run([build / 'tokenring', 'bench', 'spec', '-m', model, '-p', prompts, '-n', '8', *tier_options()], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  text=True, timeout=100)
+                                  text=True, timeout=100 * patience())
             assert done.returncode == (words is not None) and (words or '') in done.stderr, (ids[:3], done)
 
 

@@ -188,7 +188,7 @@ def test_drain_on_term():
         refused = site.post(TEXT, generation(2, 4))
         assert refused.status == 503 and refused.json['error']['code'] == 'draining', refused.body
         good(stream.read_all(), 150)
-        assert site.worker.wait(10) == 0
+        assert site.worker.wait(10 * patience()) == 0
 
 
 def test_second_term_stops_at_once():
@@ -200,7 +200,7 @@ def test_second_term_stops_at_once():
         stream.read_all()
         assert len(stream.finish) == 1 and stream.finish[0].startswith('error:'), stream.finish
         assert stream.done
-        assert site.worker.wait(5) == 0
+        assert site.worker.wait(5 * patience()) == 0
 
 
 def test_same_bytes_alone_and_among_others():
