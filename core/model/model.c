@@ -135,10 +135,11 @@ enum status model_load(const struct gguf *g, const struct model_options *options
         m->arch->borrow(m->state, o.target->arch->embedding(o.target->state),
                         o.target->arch->head(o.target->state));
     if (status == STATUS_OK)
-        status = weights_start(&m->weights, o.team, o.progress, o.progress_data, err);
+        status = weights_start(&m->weights, err);
     if (status == STATUS_OK)
         status = m->arch->tensors(m->state, &m->weights, &m->info, err);
-    weights_finish(&m->weights);
+    if (status == STATUS_OK)
+        status = weights_load(&m->weights, o.team, o.progress, o.progress_data, err);
     if (status != STATUS_OK) {
         model_free(m);
         return status;

@@ -64,8 +64,8 @@ struct model_options {
     /* The model is a draft for this one: where it has no embedding and head of its own, it uses the
      * target's (draft_tables.h). Must outlive the model. NULL: it is none. */
     const struct model *target;
-    /* Called with done growing from 0 to 1, about a hundred times, by the loading thread. False
-     * ends the load (STATUS_CANCELLED). May be NULL. */
+    /* Called with done growing from 0 to 1, about a hundred times, by any of the loading threads, never
+     * by two at a time. False ends the load (STATUS_CANCELLED). May be NULL. */
     bool (*progress)(void *data, double done);
     void *progress_data;
 };
@@ -106,7 +106,7 @@ enum status model_inspect(const struct gguf *g, struct model_info *info, struct 
 enum status model_inspect_draft(const struct gguf *g, const struct gguf *target,
                                 struct model_info *info, struct error *err);
 
-/* Loads: model_inspect, then reads and repacks tensor by tensor. Nothing of the file is needed after
+/* Loads: model_inspect, then reads and repacks piece by piece. Nothing of the file is needed after
  * that. On failure, also if the file has become shorter, *model is NULL. */
 enum status model_load(const struct gguf *g, const struct model_options *options,
                        struct model **model, struct error *err);

@@ -1,12 +1,15 @@
 /* weights.h: tensors of a model file → matrices and vectors in memory, checked and repacked.
  *
  * Two passes over the same calls: the first (plan) checks names, shapes and types and adds up
- * bytes; then one block of memory is mapped, and the second (load) fills it, slice by slice: each
- * thread reads some rows into a buffer that its cache holds and repacks them from there. So memory
- * never holds a model twice, nothing of the file stays mapped, and what follows in the file is being
- * read meanwhile (ahead.h).
+ * bytes; then one block of memory is mapped, and the second says where in it everything goes. Then
+ * weights_load fills it, in one run of the team (weights_load.c): the block is cut into items of a huge
+ * page, ordered by where their bytes are in the file, and the thread that takes an item has the system
+ * clear its page, reads some rows at a time into a buffer that its cache holds and repacks them from
+ * there. So memory never holds a model twice, nothing of the file stays mapped, what follows in the
+ * file is being read meanwhile (ahead.h), and no thread waits for another before the end.
  *
  *     block: | attn_q panels | attn_k panels | … | norm vector | …      each 64-byte aligned
+ *     item:  |<── 2 MiB ──>|<── 2 MiB ──>| …      a panel is part of the item that it begins in
  *     table: the rows of an embedding of which no matrix is made, as in the file */
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
@@ -20,6 +23,7 @@
 #include "core/kernels/weights.h"
 
 struct team;
+struct weights_part;
 
 struct weights {
     const struct gguf *gguf;
@@ -30,19 +34,22 @@ struct weights {
     uint64_t n_tensors;
     bool *seen;         /* by tensor, in file order: asked for */
     size_t table_bytes; /* of the table, if one was asked for */
-    size_t panel_most;  /* bytes of the file that a panel is made of, at most */
-    /* Load pass only. */
-    struct team *team;
-    struct ahead *ahead;
-    bool (*progress)(void *data, double done);
-    void *progress_data;
-    size_t total;   /* bytes that the plan pass found */
-    size_t slice;   /* bytes repacked between two reports */
-    size_t touched; /* bytes of the block whose pages are there */
+    /* From the second pass on, until they are filled. */
+    struct weights_part *parts;
+    size_t n_parts;
     void *table;
     size_t table_mapped;
-    uint8_t *stage; /* a buffer a thread */
-    size_t stage_bytes;
+};
+
+/* What a tensor becomes: pieces that each can be made alone, side by side. */
+struct weights_part {
+    const struct gguf_tensor *tensor;
+    enum weights_kind { PART_MATRIX, PART_VECTOR, PART_TABLE } kind;
+    struct matrix matrix;  /* PART_MATRIX: pieces are its panels */
+    enum weight_type type; /* PART_VECTOR: one piece */
+    uint8_t *to;           /* the first piece */
+    uint32_t pieces;
+    size_t bytes, from_file; /* of a piece; the last one may have fewer in the file */
 };
 
 /* Where a token's row of an embedding is read: rows of a matrix, or of the table. */
@@ -59,16 +66,19 @@ void weights_plan(struct weights *w, const struct gguf *g);
 /* Ends the plan pass: a tensor that nobody asked for is refused by name (UNSUPPORTED): a model with
  * parts that we would leave out is another model. */
 enum status weights_check_complete(const struct weights *w, struct error *err);
-/* After a complete plan pass: maps the block (huge pages advised) and starts the load pass.
+/* After a complete plan pass: maps the block (huge pages advised) and starts the second pass.
  * NO_MEMORY names the size. */
-enum status weights_start(struct weights *w, struct team *team,
-                          bool (*progress)(void *data, double done), void *progress_data,
-                          struct error *err);
-/* Ends the load pass: nothing more is read. */
-void weights_finish(struct weights *w);
+enum status weights_start(struct weights *w, struct error *err);
+/* After the second pass: reads and repacks all that it asked for. progress as in model_options. A tensor
+ * whose bytes are bad or not there is named (CORRUPT, IO); if there are several, any of them. */
+enum status weights_load(struct weights *w, struct team *team,
+                         bool (*progress)(void *data, double done), void *progress_data,
+                         struct error *err);
 void weights_release(struct weights *w);
 
-/* Matrix W[rows][cols] from tensor `name`, dims = [cols, rows]. */
+/* In the second pass the following only say where the numbers will be.
+ *
+ * Matrix W[rows][cols] from tensor `name`, dims = [cols, rows]. */
 enum status weights_matrix(struct weights *w, const char *name, uint32_t rows, uint32_t cols,
                            struct matrix *m, struct error *err);
 /* n numbers as f32, 64-byte aligned; a tensor of one dimension, F32, F16 or BF16. */
