@@ -14,17 +14,29 @@ programs=(ring/test_ring ring/test_message ring/test_channel alloc/test_pages al
 if [ -n "${TOKENRING_LONG:-}" ]; then
     mapfile -t programs < <(cd "$build/tests/unit" && find . -type f -executable -name 'test_*' | sed 's,^\./,,' | sort)
 fi
-for program in "${programs[@]}"; do
-    if [ ! -x "$build/tests/unit/$program" ]; then
-        echo "not ok valgrind $program: there is no such program"
-        bad=1
-    elif TOKENRING_VALGRIND=1 CK_FORK=no CK_TIMEOUT_MULTIPLIER=20 timeout 900 "${check[@]}" "$build/tests/unit/$program" >"$work/log" 2>&1; then
-        echo "ok valgrind $program"
-    else
-        echo "not ok valgrind $program"
-        tail -n 40 "$work/log"
-        bad=1
+# One of them; a program that takes a second takes a minute here.
+one() {
+    local log=$work/${1//\//.} start=$SECONDS
+    if [ ! -x "$build/tests/unit/$1" ]; then
+        echo "not ok valgrind $1: there is no such program"
+        return 1
     fi
+    if ! TOKENRING_VALGRIND=1 CK_FORK=no CK_TIMEOUT_MULTIPLIER=20 timeout 1800 "${check[@]}" "$build/tests/unit/$1" >"$log" 2>&1; then
+        printf 'not ok valgrind %s\n%s\n' "$1" "$(tail -n 40 "$log")"
+        return 1
+    fi
+    echo "ok valgrind $1 ($((SECONDS - start)) s)"
+}
+
+# As many at a time as there are CPUs.
+ends=()
+for program in "${programs[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do sleep 0.2; done
+    one "$program" &
+    ends+=($!)
+done
+for end in "${ends[@]}"; do
+    wait "$end" || bad=1
 done
 
 # A worker that serves: valgrind's exit status becomes the worker's, which the harness does not look at, so its log does.

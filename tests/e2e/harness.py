@@ -44,6 +44,11 @@ def patience():
     return 10 if tier() == 'scalar' else 1
 
 
+def fewer(tokens, least=1):
+    """As many tokens as take about the time that these take in other tiers."""
+    return max(tokens // patience(), least)
+
+
 def stories(kind='F32'):
     """The path of a stories260K file (F32, F16, Q8_0)."""
     if not shared.is_dir():

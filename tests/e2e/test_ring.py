@@ -2,7 +2,7 @@
 """The ring is real: what strace sees of nginx and the worker while tokens stream."""
 import re, subprocess, tempfile, time
 
-from harness import Site, Skip, default_model, main, together, wait_for
+from harness import Site, Skip, default_model, fewer, main, together, wait_for
 from test_streams import TEXT, generation, good
 
 
@@ -61,12 +61,13 @@ def test_no_payload_on_any_socket_but_the_clients():
 def test_many_streams_share_a_doorbell():
     with Site(default_model()) as site:
         good(site.stream(TEXT, generation(1, 8)).read_all(), 8)
+        tokens = fewer(48, 16)
         with Strace(site.worker.pid, *site.nginx_children()) as trace:
-            for stream in together([lambda i=i: site.stream(TEXT, generation(i, 48, words=5)).read_all() for i in range(32)]):
-                good(stream, 48)
+            for stream in together([lambda i=i: site.stream(TEXT, generation(i, tokens, words=5)).read_all() for i in range(32)]):
+                good(stream, tokens)
         sent = [c for c in unix_calls(trace.calls, site) if re.search(r'\b(sendto|sendmsg|write)\(', c)]
-        print(f'    {len(sent) / (32 * 48):.3f} doorbells a token')
-        assert len(sent) < 0.1 * 32 * 48, len(sent)
+        print(f'    {len(sent) / (32 * tokens):.3f} doorbells a token')
+        assert len(sent) < 0.1 * 32 * tokens, len(sent)
 
 
 if __name__ == '__main__':

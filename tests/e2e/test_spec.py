@@ -2,7 +2,7 @@
 """Drafts change no byte of an answer, and are told of: usage, timings, statistics, log, variables."""
 import json, pathlib, subprocess, tempfile
 
-from harness import Site, build, default_model, main, patience, stories, tier_options, together, wait_for
+from harness import Site, build, default_model, fewer, main, patience, stories, tier_options, together, wait_for
 
 TEXT = '/v1/completions'
 
@@ -20,7 +20,7 @@ def outcome(reply):
 
 def words(i):
     """Prompts that make the default model repeat itself, more or less."""
-    return {'prompt': ' '.join('one two three four five six'.split()[:2 + i % 5]) * (1 + i), 'max_tokens': 80, 'seed': i, 'ignore_eos': True,
+    return {'prompt': ' '.join('one two three four five six'.split()[:2 + i % 5]) * (1 + i), 'max_tokens': fewer(80, 24), 'seed': i, 'ignore_eos': True,
             'temperature': 0 if i % 2 else 0.5, **({'frequency_penalty': 0.2} if i % 3 == 0 else {})}
 
 
