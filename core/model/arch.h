@@ -41,9 +41,9 @@ struct arch {
     void (*borrow)(void *state, const struct embedding *embedding, const struct matrix *head);
     /* One thread's part of a step. Sets sequences' failed (arch_fail). */
     void (*step)(void *state, const struct arch_step *in, struct team_member *me);
-    /* One thread's part of the products of the first `layers` layers for one token of zeros, nothing else: reads
-     * weights as a decode does. */
-    void (*multiply)(void *state, uint32_t layers, struct team_member *me);
+    /* One thread's part of the products of `layers` layers from the one numbered `first` on, for one token of zeros,
+     * nothing else: reads weights as a decode does. */
+    void (*multiply)(void *state, uint32_t first, uint32_t layers, struct team_member *me);
     void (*free)(void *state);
 };
 

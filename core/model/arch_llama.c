@@ -310,6 +310,13 @@ static void borrow_tables(void *state, const struct embedding *embedding, const 
     l->target_head = head;
 }
 
+static void multiply(void *state, uint32_t first, uint32_t layers, struct team_member *me)
+{
+    struct llama part = *(const struct llama *)state; /* the same scratch, other weights */
+    part.layer += first;
+    llama_multiply(&part, layers, me);
+}
+
 const struct arch arch_llama = {
     .name = "llama",
     .read = read_keys,
@@ -319,6 +326,6 @@ const struct arch arch_llama = {
     .head = head_of,
     .borrow = borrow_tables,
     .step = llama_step,
-    .multiply = llama_multiply,
+    .multiply = multiply,
     .free = free_state,
 };

@@ -63,6 +63,7 @@ struct llama {
 
 /* One thread's part of a step (struct arch). */
 void llama_step(void *state, const struct arch_step *in, struct team_member *me);
+/* The products of the first `layers` layers alone. */
 void llama_multiply(void *state, uint32_t layers, struct team_member *me);
 
 static inline uint32_t llama_q_cols(const struct llama *l)

@@ -225,42 +225,53 @@ uint64_t model_kv_read(const struct model *m)
     return ((g->layers - 1) * m->plan.all.pages + m->plan.asked.pages) * g->layer;
 }
 
-#define STREAMS_BYTES ((size_t)64 << 20)
+/* Read at a time. Three parts of the weights take turns, so that a part has left the caches before it is read again. */
+#define STREAMS_BYTES ((size_t)20 << 20)
 #define STREAMS_ROUNDS 5
 #define STREAMS_WON 4 /* of them, each time by the gain: the machine may be busy with others */
 #define STREAMS_GAIN 0.95
 
 struct multiply {
     struct model *model;
-    uint32_t layers;
+    uint32_t first, layers;
 };
 
 static void run_multiply(void *arg, struct team_member *me)
 {
     const struct multiply *job = arg;
-    job->model->arch->multiply(job->model->state, job->layers, me);
+    job->model->arch->multiply(job->model->state, job->first, job->layers, me);
+}
+
+/* How many layers a part of the weights is: the parts that there are not begin anew. */
+static uint32_t streams_layers(const struct model_info *info)
+{
+    const size_t layer = info->weight_bytes / info->layers + 1;
+    const uint32_t enough = (uint32_t)(STREAMS_BYTES / layer) + 1;
+    const uint32_t most = info->layers < 3 ? info->layers : info->layers / 3;
+    return enough < most ? enough : most;
 }
 
 void model_choose_streams(struct model *m, struct kernels *kernels, double seconds[3])
 {
-    const size_t layer = m->info.weight_bytes / m->info.layers;
-    struct multiply job = {m, (uint32_t)(STREAMS_BYTES / (layer + 1)) + 1};
+    struct multiply job = {m, 0, streams_layers(&m->info)};
     double best[3] = {INFINITY, INFINITY, INFINITY};
     unsigned chosen = 0, won[3] = {0, 0, 0};
-    job.layers = job.layers < m->info.layers ? job.layers : m->info.layers;
     kernels->streams = 1;
     bool one = memcmp(kernels->streamed[0], kernels->product, sizeof kernels->product) == 0;
     bool open = !one; /* more than one may still win */
     for (unsigned round = 0; round < STREAMS_ROUNDS && open; round++) {
         double spent[3];
-        for (unsigned i = 0; i < 3; i++) {
+        for (unsigned part = 0; part < 3; part++) {
+            unsigned i = (round + part) % 3; /* no number has a part of its own */
             kernels->streams = 1u << i;
+            job.first = m->info.layers < 3 ? 0 : part * job.layers;
             uint64_t start = clock_ns();
             team_run(m->team, run_multiply, &job);
             spent[i] = (double)(clock_ns() - start) * 1e-9;
             best[i] = spent[i] < best[i] ? spent[i] : best[i];
-            won[i] += spent[i] < spent[0] * STREAMS_GAIN;
         }
+        for (unsigned i = 1; i < 3; i++)
+            won[i] += spent[i] < spent[0] * STREAMS_GAIN;
         unsigned left = STREAMS_ROUNDS - 1 - round;
         open = won[1] + left >= STREAMS_WON || won[2] + left >= STREAMS_WON;
     }

@@ -212,8 +212,8 @@ static enum status make_arena(struct engine *e, struct error *err)
     return arena_create(&options, &e->arena, err);
 }
 
-/* Pools have their first pages made at once: when the weights are there, so that the two do not share
- * the CPUs. */
+/* Pools have their first pages made at once: when the weights are there and nothing is measured any more, so that the
+ * CPUs are not shared. */
 static enum status make_pools(struct engine *e, struct error *err)
 {
     enum status status = pages_create(e->arena, e->geometry.page, &e->pages, err);
@@ -314,12 +314,12 @@ static enum status load(struct engine *e, struct error *err)
         .progress_data = e,
     };
     status = load_model(e, &options, err);
-    if (status == STATUS_OK)
-        status = make_pools(e, err);
     if (status == STATUS_OK && e->measure_streams)
         measure_streams(e);
     if (status == STATUS_OK && e->draft.gguf != NULL)
         status = load_draft(e, err);
+    if (status == STATUS_OK)
+        status = make_pools(e, err);
     if (status != STATUS_OK)
         return status;
     make_fingerprint(e);
