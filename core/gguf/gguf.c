@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/readahead.h"
 #include "core/base/xalloc.h"
 #include "core/gguf/gguf_priv.h"
 
@@ -443,6 +444,7 @@ enum status gguf_open(const char *path, struct gguf **g, struct error *err)
     new->path = short_path(path);
     new->size = (uint64_t)st.st_size;
     new->fd = fd;
+    new->fetches = readahead_is_short(fd);
     if (new->size != 0) {
         void *bytes = mmap(NULL, (size_t) new->size, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -519,6 +521,11 @@ enum status gguf_read(const struct gguf *g, uint64_t from, void *dst, size_t len
                      "%s: the file ends at byte %llu, bytes up to %llu are needed: it has become "
                      "shorter since it was opened",
                      g->path, (unsigned long long)end, (unsigned long long)to);
+}
+
+bool gguf_fetches(const struct gguf *g)
+{
+    return g->fetches;
 }
 
 void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to)

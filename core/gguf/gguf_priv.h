@@ -21,6 +21,7 @@ struct gguf {
     uint64_t size, have;
     size_t reserved;
     int fd;          /* -1: in memory */
+    bool fetches;    /* the system alone reads too little ahead of us */
     const void *map; /* gguf_map's */
     uint32_t version;
     uint64_t n_keys, n_tensors;

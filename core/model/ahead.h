@@ -12,7 +12,8 @@
 
 struct ahead;
 
-/* Starts the thread, with nothing to read. NULL if there is none to be had, which costs only speed. */
+/* Starts the thread, with nothing to read. NULL if it would be of no use (gguf_fetches) or there is none to be had,
+ * which costs only speed. */
 struct ahead *ahead_start(const struct gguf *g);
 /* Bytes up to `to` are wanted soon; what was asked for before is not asked for again. */
 void ahead_want(struct ahead *a, uint64_t to);

@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/readahead.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/select.h"
 #include "core/model/context_rows.h"
@@ -281,7 +282,8 @@ static void *order_first_bytes(void *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0) {
-        posix_fadvise(fd, 0, FIRST_BYTES, POSIX_FADV_WILLNEED);
+        if (readahead_is_short(fd))
+            posix_fadvise(fd, 0, FIRST_BYTES, POSIX_FADV_WILLNEED);
         close(fd);
     }
     return NULL;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <check.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -9,6 +10,7 @@
 #include "core/base/buffer.h"
 #include "core/base/list.h"
 #include "core/base/map.h"
+#include "core/base/readahead.h"
 #include "core/base/sha256.h"
 #include "core/base/siphash.h"
 #include "core/base/status.h"
@@ -162,6 +164,28 @@ START_TEST(background_gives_way)
 }
 END_TEST
 
+/* A disk, a partition (whose folder is the link's target, below its disk), one that says nonsense, none. */
+START_TEST(readahead_of_devices)
+{
+    char sys[] = "/tmp/test_base.XXXXXX", command[600];
+    ck_assert_ptr_nonnull(mkdtemp(sys));
+    snprintf(command, sizeof(command),
+             "cd %s && mkdir -p class/bdi/254:0 class/bdi/7:1 dev/block devices/sda/sda1 "
+             "devices/sda/queue && ln -s ../../devices/sda/sda1 dev/block/8:1 && "
+             "echo 8192 > class/bdi/254:0/read_ahead_kb && echo none > class/bdi/7:1/read_ahead_kb "
+             "&& echo 128 > devices/sda/queue/read_ahead_kb",
+             sys);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_uint_eq(readahead_bytes(sys, 254, 0), 8u << 20);
+    ck_assert_uint_eq(readahead_bytes(sys, 8, 1), 128u << 10);
+    ck_assert_uint_eq(readahead_bytes(sys, 7, 1), 0);
+    ck_assert_uint_eq(readahead_bytes(sys, 9, 9), 0);
+    snprintf(command, sizeof(command), "rm -r %s", sys);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert(!readahead_is_short(-1));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -173,6 +197,7 @@ int main(void)
     tcase_add_test(tc, sha256_is_sha256);
     tcase_add_test(tc, errors_name_the_field);
     tcase_add_test(tc, background_gives_way);
+    tcase_add_test(tc, readahead_of_devices);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
