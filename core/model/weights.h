@@ -2,14 +2,15 @@
  *
  * Two passes over the same calls: the first (plan) checks names, shapes and types and adds up
  * bytes; then one block of memory is mapped, and the second says where in it everything goes. Then
- * weights_load fills it, in one run of the team (weights_load.c): the block is cut into items of a huge
- * page, ordered by where their bytes are in the file, and the thread that takes an item has the system
- * clear its page, reads some rows at a time into a buffer that its cache holds and repacks them from
- * there. So memory never holds a model twice, nothing of the file stays mapped, what follows in the
- * file is being read meanwhile (ahead.h), and no thread waits for another before the end.
+ * weights_load fills it, in one run of the team (weights_load.c): the block is cut into items, ordered
+ * by where their bytes are in the file, and the thread that takes an item reads its rows into a buffer
+ * that its cache holds and repacks them from there. So memory never holds a model twice, nothing of
+ * the file stays mapped, the file is read from front to back, and no thread waits for another before
+ * the end. The thread that takes the first item of a huge page has the system make one of the next
+ * pages, so that two threads never make the same one.
  *
  *     block: | attn_q panels | attn_k panels | … | norm vector | …      each 64-byte aligned
- *     item:  |<── 2 MiB ──>|<── 2 MiB ──>| …      a panel is part of the item that it begins in
+ *     item:  |<─ 256 KiB ─>|<─ 256 KiB ─>| …      a panel is part of the item that it begins in
  *     table: the rows of an embedding of which no matrix is made, as in the file */
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H

@@ -16,22 +16,25 @@
 #define AHEAD_BYTES ((uint64_t)128 << 20)
 /* Repacked between two reports, at most. */
 #define SLICE_BYTES ((size_t)8 << 20)
-/* Read at a time by a thread: a part of what its second-level cache holds. */
-#define STAGE_BYTES ((size_t)256 << 10)
-/* Blocks below this are cut finer than in huge pages, so that every thread gets some of them. */
-#define LARGE_BYTES ((size_t)16 << 20)
+/* Memory that an item fills, about as much as is read for it: a part of what a thread's second-level cache holds. */
+#define ITEM_BYTES ((size_t)256 << 10)
 
 /* Pieces that one thread makes: from this one on, all that begin in the same stretch of memory. */
 struct item {
     uint64_t offset; /* of the first one's bytes in the file */
     uint32_t part, piece;
+    uint32_t page; /* made before it, or NO_PAGE */
 };
+
+#define NO_PAGE UINT32_MAX
 
 struct load {
     struct weights *w;
     struct item *items;
     uint32_t n_items;
-    size_t stretch; /* bytes of memory that an item fills */
+    size_t stretch;  /* bytes of memory that an item fills */
+    uint8_t **pages; /* huge pages, in the order in which items need them */
+    uint32_t n_pages, pages_first;
     struct ahead *ahead;
     uint8_t *stage; /* a buffer a thread */
     size_t stage_bytes;
@@ -59,8 +62,29 @@ static int by_offset(const void *a, const void *b)
     return (x->piece > y->piece) - (x->piece < y->piece);
 }
 
-/* Cuts all parts into items. The block and the table begin at borders of huge pages, so that borders between stretches
- * are borders between pages. */
+/* Each page is made some pages before it is needed: as many as all threads together may be working on. */
+static void plan_pages(struct load *l, uint32_t threads)
+{
+    uint32_t *starts = xreallocarray(NULL, l->n_items + 1, sizeof *starts);
+    l->pages = xreallocarray(NULL, l->n_items + 1, sizeof *l->pages);
+    l->pages_first = 1 + threads / 2;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        struct item *item = &l->items[i];
+        size_t at = address(&l->w->parts[item->part], item->piece);
+        uint8_t *page = (uint8_t *)(at / HUGE_PAGE * HUGE_PAGE);
+        item->page = NO_PAGE;
+        if (l->n_pages > 0 && l->pages[l->n_pages - 1] == page)
+            continue;
+        if (l->n_pages >= l->pages_first)
+            l->items[starts[l->n_pages - l->pages_first]].page = l->n_pages;
+        starts[l->n_pages] = i;
+        l->pages[l->n_pages++] = page;
+    }
+    l->pages_first = l->pages_first < l->n_pages ? l->pages_first : l->n_pages;
+    free(starts);
+}
+
+/* Cuts all parts into items. */
 static void cut(struct load *l)
 {
     const struct weights *w = l->w;
@@ -75,7 +99,7 @@ static void cut(struct load *l)
                     l->items = xreallocarray(l->items, cap, sizeof *l->items);
                 }
                 l->items[l->n_items++] =
-                    (struct item){part->tensor->offset + i * part->from_file, p, i};
+                    (struct item){part->tensor->offset + i * part->from_file, p, i, NO_PAGE};
                 last = stretch;
             }
             size_t more = (border - address(part, i) + part->bytes - 1) / part->bytes;
@@ -146,8 +170,8 @@ static void make_item(struct load *l, const struct item *item, uint8_t *stage)
     const struct weights *w = l->w;
     const size_t stretch = address(&w->parts[item->part], item->piece) / l->stretch;
     ahead_want(l->ahead, item->offset + l->stretch + AHEAD_BYTES);
-    if (l->stretch == HUGE_PAGE) /* one thread alone asks for each page */
-        huge_touch((void *)(stretch * HUGE_PAGE));
+    if (item->page != NO_PAGE)
+        huge_touch(l->pages[item->page]);
     uint32_t piece = item->piece;
     for (uint32_t p = item->part; p < w->n_parts; p++, piece = 0) {
         const struct weights_part *part = &w->parts[p];
@@ -176,6 +200,8 @@ static void run(void *arg, struct team_member *me)
 {
     struct load *l = arg;
     uint32_t begin, end;
+    while (team_next(me, l->pages_first, 1, &begin, &end))
+        huge_touch(l->pages[begin]);
     while (team_next(me, l->n_items, 1, &begin, &end))
         make_item(l, &l->items[begin], l->stage + me->index * l->stage_bytes);
 }
@@ -187,14 +213,15 @@ enum status weights_load(struct weights *w, struct team *team,
     struct load l = {.w = w, .progress = progress, .progress_data = progress_data};
     for (uint32_t p = 0; p < w->n_parts; p++)
         l.total += w->parts[p].pieces * w->parts[p].bytes;
-    l.stretch = l.total < LARGE_BYTES ? l.total / 100 + 1 : HUGE_PAGE;
-    l.stage_bytes = STAGE_BYTES;
+    l.stretch = l.total / 100 + 1 < ITEM_BYTES ? l.total / 100 + 1 : ITEM_BYTES;
+    l.stage_bytes = ITEM_BYTES;
     for (uint32_t p = 0; p < w->n_parts; p++)
         if (w->parts[p].from_file > l.stage_bytes)
             l.stage_bytes = w->parts[p].from_file;
     l.stage_bytes = (l.stage_bytes + 63) / 64 * 64;
     l.stage = xaligned(l.stage_bytes * team_size(team));
     cut(&l);
+    plan_pages(&l, team_size(team));
     l.ahead = ahead_start(w->gguf);
     pthread_mutex_init(&l.mutex, NULL);
     team_run(team, run, &l);
@@ -202,6 +229,7 @@ enum status weights_load(struct weights *w, struct team *team,
     ahead_stop(l.ahead);
     free(l.stage);
     free(l.items);
+    free(l.pages);
     free(w->parts);
     w->parts = NULL;
     w->n_parts = 0;
