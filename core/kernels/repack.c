@@ -116,27 +116,57 @@ static struct block32 block32_of(enum weight_type type)
     return b;
 }
 
+/* Four rows' first four bytes: their f16 scales in the low half, in the high one what follows. */
+static __m128i scales4(const uint8_t *src, size_t row_bytes)
+{
+    __m128i rows[4];
+    for (uint32_t r = 0; r < 4; r++)
+        rows[r] = _mm_cvtsi32_si128((int)load_u32(src + r * row_bytes));
+    __m128i v = _mm_unpacklo_epi64(_mm_unpacklo_epi32(rows[0], rows[1]),
+                                   _mm_unpacklo_epi32(rows[2], rows[3]));
+    v = _mm_shufflehi_epi16(_mm_shufflelo_epi16(v, 0xd8), 0xd8);
+    return _mm_shuffle_epi32(v, 0xd8);
+}
+
+/* Ones where f16 numbers are not finite. */
+static __m128i f16_bad8(__m128i v)
+{
+    const __m128i exponent = _mm_set1_epi16(0x7c00);
+    return _mm_cmpeq_epi16(_mm_and_si128(v, exponent), exponent);
+}
+
+/* The scales of 16 rows go to d, what follows them (minimums) to m, if not NULL. False if one is not finite. */
+static bool put_scales(uint8_t *d, uint8_t *m, const uint8_t *src, size_t row_bytes)
+{
+    __m128i bad = _mm_setzero_si128();
+    for (uint32_t r = 0; r < PANEL_ROWS; r += 8) {
+        __m128i a = scales4(src + r * row_bytes, row_bytes);
+        __m128i b = scales4(src + (r + 4) * row_bytes, row_bytes);
+        __m128i scales = _mm_unpacklo_epi64(a, b), minimums = _mm_unpackhi_epi64(a, b);
+        store16(d + 2 * r, scales);
+        bad = _mm_or_si128(bad, f16_bad8(scales));
+        if (m != NULL) {
+            store16(m + 2 * r, minimums);
+            bad = _mm_or_si128(bad, f16_bad8(minimums));
+        }
+    }
+    return _mm_movemask_epi8(bad) == 0;
+}
+
 static bool rows_block32(const struct block32 *layout, uint8_t *unit, uint32_t half,
                          const uint8_t *src, size_t row_bytes)
 {
     uint8_t *dst = unit + layout->at + half * layout->stride;
-    bool bad = false;
-    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-        const uint8_t *block = src + r * row_bytes;
-        memcpy(unit + UNIT_D + 32 * half + 2 * r, block, 2);
-        bad |= f16_bad(block);
-        if (layout->has_min) {
-            memcpy(unit + UNIT_M + 32 * half + 2 * r, block + 2, 2);
-            bad |= f16_bad(block + 2);
-        }
-        if (layout->has_bits) {
-            const uint32_t word = spread_bits(load_u32(block + (layout->has_min ? 4 : 2)));
-            memcpy(dst + NIBBLES_BYTES + 4 * r, &word, 4);
-        }
+    bool fine = put_scales(unit + UNIT_D + 32 * half,
+                           layout->has_min ? unit + UNIT_M + 32 * half : NULL, src, row_bytes);
+    for (uint32_t r = 0; r < PANEL_ROWS && layout->has_bits; r++) {
+        const uint32_t word =
+            spread_bits(load_u32(src + r * row_bytes + (layout->has_min ? 4 : 2)));
+        memcpy(dst + NIBBLES_BYTES + 4 * r, &word, 4);
     }
     for (uint32_t j = 0; j < layout->words; j += 4)
         put_nibbles16(dst + 64 * j, src + layout->quants + 4 * j, row_bytes);
-    return !bad;
+    return fine;
 }
 
 static bool panel_block32(const struct matrix *m, uint8_t *panel, const uint8_t *src,
