@@ -230,6 +230,7 @@ uint64_t model_kv_read(const struct model *m)
 #define STREAMS_ROUNDS 5
 #define STREAMS_WON 4 /* of them, each time by the gain: the machine may be busy with others */
 #define STREAMS_GAIN 0.95
+#define STREAMS_LOST 1.15 /* by so much in one round: no more are needed */
 
 struct multiply {
     struct model *model;
@@ -273,7 +274,8 @@ void model_choose_streams(struct model *m, struct kernels *kernels, double secon
         for (unsigned i = 1; i < 3; i++)
             won[i] += spent[i] < spent[0] * STREAMS_GAIN;
         unsigned left = STREAMS_ROUNDS - 1 - round;
-        open = won[1] + left >= STREAMS_WON || won[2] + left >= STREAMS_WON;
+        open = (won[1] + left >= STREAMS_WON || won[2] + left >= STREAMS_WON) &&
+               (spent[1] < spent[0] * STREAMS_LOST || spent[2] < spent[0] * STREAMS_LOST);
     }
     for (unsigned i = 1; i < 3; i++)
         if (won[i] >= STREAMS_WON && best[i] < best[0] * STREAMS_GAIN && best[i] < best[chosen])
