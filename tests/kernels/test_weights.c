@@ -1,6 +1,7 @@
 /* test_weights.c: block formats by hand-made blocks, repacking's refusals, f16, and the choice of a tier. */
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,17 +203,27 @@ START_TEST(not_finite)
                           : type == WEIGHT_Q3_K ? 108
                           : type == WEIGHT_Q2_K ? 80
                                                 : 0;
-    size_t at = 17 * row_bytes + row_bytes - info->block_bytes + offset;
+    const bool has_min = type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K ||
+                         type == WEIGHT_Q5_K || type == WEIGHT_Q2_K;
 
     ck_assert(matrix_init(&m, type, rows, cols, data, &err) == STATUS_OK);
     ck_assert(matrix_repack(&m, source, 0, m.panels, &err) == STATUS_OK);
-    if (type == WEIGHT_F32)
-        at += 2; /* the upper half of the number */
-    source[at + 1] = 0x7f;
-    source[at] = type == WEIGHT_MXFP4 ? 0xff : 0x80; /* NaN in each of the formats */
-    ck_assert(matrix_repack(&m, source, 0, m.panels, &err) == STATUS_CORRUPT);
-    ck_assert_msg(strstr(err.text, "row 17") != NULL, "%s", err.text);
-    ck_assert(matrix_repack(&m, source, 0, 1, &err) == STATUS_OK);
+    for (uint32_t row = 0; row < rows; row++) /* 16 of a whole panel, 3 of another */
+        for (size_t number = 0; number <= has_min; number++) {
+            size_t at = row * row_bytes + row_bytes - info->block_bytes + offset + 2 * number;
+            char text[20];
+            if (type == WEIGHT_F32)
+                at += 2; /* the upper half of the number */
+            source[at + 1] = 0x7f;
+            source[at] = type == WEIGHT_MXFP4 ? 0xff : 0x80; /* NaN in each of the formats */
+            err = (struct error){0};
+            ck_assert(matrix_repack(&m, source, 0, m.panels, &err) == STATUS_CORRUPT);
+            snprintf(text, sizeof text, "row %u has", row);
+            ck_assert_msg(strstr(err.text, text) != NULL, "%s", err.text);
+            ck_assert(matrix_repack(&m, source, 0, 1, &err) == STATUS_OK || row < 16);
+            source[at] = source[at + 1] = 0;
+        }
+    ck_assert(matrix_repack(&m, source, 0, m.panels, &err) == STATUS_OK);
     free(source);
     free(data);
 }
