@@ -4,11 +4,11 @@
     tests/run.py [--build build] [--long] [--only STEP,...] [--list]
 
 Steps: meson (unit, kernels, stress, golden, end to end), tiers (end to end with forced scalar, AVX2 and AVX-VNNI kernels), clang
-(warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, fuzz, soak. The last line is `N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and
+(warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, load (long only), fuzz, soak. The last line is `N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and
 `not ok` lines, anything else counts one. A line `SKIP: what: why` is a skip; with STRICT=1 a skip fails, except that of
 an instruction set which this CPU lacks (`SKIP: tier ...`).
 """
-import argparse, json, os, pathlib, re, shutil, subprocess, sys, time
+import argparse, json, os, pathlib, re, shutil, subprocess, sys, threading, time
 
 root = pathlib.Path(__file__).resolve().parent.parent
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -25,6 +25,7 @@ if args.long:
     env['TOKENRING_LONG'] = '1'
 passed = failed = 0
 skips, failures = [], []
+counting = threading.Lock()
 
 
 def count(name, code, output):
@@ -64,8 +65,9 @@ def command(name, argv, timeout=600, extra=None):
         code, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired as late:
         code, output = 124, (late.stdout or b'').decode(errors='replace') + f'\nran past {timeout} s'
-    print(f'{name}: {"ok" if code == 0 else "skipped" if code == 77 else "FAILED"} ({time.time() - start:.0f} s)', flush=True)
-    count(name, code, output)
+    with counting:
+        print(f'{name}: {"ok" if code == 0 else "skipped" if code == 77 else "FAILED"} ({time.time() - start:.0f} s)', flush=True)
+        count(name, code, output)
     return code == 0
 
 
@@ -175,14 +177,14 @@ def step_valgrind():
     command('valgrind', ['tests/valgrind.sh', str(build)], timeout=3600 if args.long else 600)
 
 
-def step_fuzz():
-    command('fuzz', ['tests/fuzz/run.sh', '600' if args.long else '15'], timeout=7200 if args.long else 900)
-
-
 def step_load():
     """Times under load: only where there is time for several tries."""
     for name in ('pace', 'crowd', 'outside') if args.long else ():
-        command(name, ['python3', f'tests/long/{name}.py'], timeout=1800)
+        command(name, ['python3', f'tests/long/{name}.py'], timeout=3600)
+
+
+def step_fuzz():
+    command('fuzz', ['tests/fuzz/run.sh', '600' if args.long else '15'], timeout=7200 if args.long else 900)
 
 
 def step_soak():
@@ -203,8 +205,15 @@ if model:
     env['TOKENRING_MODEL'] = model
 if not shared.is_dir():
     print(f'note: {shared} does not exist; tests that need it skip')
+# Neither the hour of soak nor the long fuzzing looks at times: they run side by side.
+side = [threading.Thread(target=steps[name]) for name in ('fuzz', 'soak') if args.long and {'fuzz', 'soak'} <= set(chosen)]
 for name in chosen:
-    steps[name]()
+    if not (side and name in ('fuzz', 'soak')):
+        steps[name]()
+for thread in side:
+    thread.start()
+for thread in side:
+    thread.join()
 
 unexcused = [line for line in skips if not line.startswith('SKIP: tier ')]
 for line in sorted(set(skips)):
