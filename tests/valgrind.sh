@@ -8,6 +8,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0
+# Threads of OpenBLAS wait in loops, and valgrind runs one thread at a time.
+export OPENBLAS_NUM_THREADS=1
 check=(valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite,indirect --num-callers=25 --max-stackframe=4000000)
 
 programs=(ring/test_ring ring/test_message ring/test_channel alloc/test_pages alloc/test_block_table sched/test_sched text/test_detokenizer api/test_request api/test_reply)
