@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/base/xalloc.h"
-#include "core/model/huge.h"
+#include "core/base/huge.h"
 
 /* Sizes in a file above these are refused before anything is multiplied with them. */
 #define SIZE_LIMIT (1u << 24)

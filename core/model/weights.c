@@ -5,7 +5,7 @@
 
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
-#include "core/model/huge.h"
+#include "core/base/huge.h"
 
 #define TABLE_PIECE ((size_t)64 << 10)
 

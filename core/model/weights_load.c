@@ -8,7 +8,7 @@
 #include "core/base/xalloc.h"
 #include "core/kernels/team.h"
 #include "core/model/ahead.h"
-#include "core/model/huge.h"
+#include "core/base/huge.h"
 #include "core/model/weights.h"
 
 /* The file is asked for that many bytes before they are repacked: enough for the disk to work while

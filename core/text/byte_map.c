@@ -27,6 +27,11 @@ size_t byte_map_decode(struct slice text, char *out)
     size_t n = 0, len;
     for (size_t at = 0; at < text.len; at += len) {
         const char *p = text.ptr + at;
+        if ((unsigned char)*p - 0x21u <= 0x7eu - 0x21u) { /* nearly all of them */
+            out[n++] = *p;
+            len = 1;
+            continue;
+        }
         if (utf8_step(p, text.len - at, &len) == UTF8_CHARACTER) {
             uint32_t code = utf8_code(p, &len);
             if (stands_for_itself(code)) {

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c: any bytes as text (encoded and decoded by every family), as tokens with stop strings, and as a chat
  * template. The first byte of an input chooses what is done with the rest.
  *
- * sources: core/gguf/gguf.c core/gguf/gguf_get.c core/base/buffer.c core/base/check.c core/base/status.c core/base/xalloc.c core/text/bpe.c core/text/byte_map.c core/text/chat.c core/text/detokenizer.c core/text/merge_heap.c core/text/normalize.c core/text/pretokenizer.c core/text/special.c core/text/spm.c core/text/text_table.c core/text/tokenizer.c core/text/utf8.c core/text/vocab.c
+ * sources: core/gguf/gguf.c core/gguf/gguf_get.c core/base/buffer.c core/base/check.c core/base/huge.c core/base/readahead.c core/base/status.c core/base/xalloc.c core/text/bpe.c core/text/byte_map.c core/text/chat.c core/text/detokenizer.c core/text/merge_heap.c core/text/normalize.c core/text/pretokenizer.c core/text/special.c core/text/spm.c core/text/text_table.c core/text/tokenizer.c core/text/utf8.c core/text/vocab.c
  * covers: core/text/bpe.c core/text/chat.c core/text/detokenizer.c core/text/merge_heap.c core/text/normalize.c core/text/pretokenizer.c core/text/special.c core/text/spm.c core/text/tokenizer.c core/text/utf8.c
  * libs: -lpcre2-8 -lutf8proc
  */

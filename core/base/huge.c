@@ -1,8 +1,11 @@
 #define _GNU_SOURCE
-#include "core/model/huge.h"
+#include "core/base/huge.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+
+#include "core/base/xalloc.h"
 
 void *huge_map(size_t bytes, size_t *mapped)
 {
@@ -32,4 +35,19 @@ void huge_unmap(void *p, size_t mapped)
 {
     if (p != NULL)
         munmap(p, mapped);
+}
+
+void *huge_table(size_t bytes, size_t *mapped)
+{
+    *mapped = 0;
+    void *table = bytes >= HUGE_PAGE / 2 ? huge_map(bytes, mapped) : NULL;
+    return table != NULL ? table : xcalloc(1, bytes);
+}
+
+void huge_table_free(void *table, size_t mapped)
+{
+    if (mapped > 0)
+        huge_unmap(table, mapped);
+    else
+        free(table);
 }
