@@ -5,6 +5,8 @@
 #include "core/kernels/half.h"
 #include "core/kernels/vec512.h"
 
+#define INLINE static inline __attribute__((always_inline))
+
 static inline __m512 load_first(const float *x, uint32_t i, uint32_t n)
 {
     return _mm512_maskz_loadu_ps(first16(n - i), x + i);
@@ -26,6 +28,7 @@ static inline __m512i quantise(__m512 x, __m512 inverse)
 
 /* Four blocks are packed at a time: their maxima, sums and scales stand side by side in one vector. */
 #define GROUP 4
+#define GROUP_COLS (32u * GROUP)
 
 /* Largest of each of four vectors. */
 static inline __m128i largest_of_4(const __m512i m[GROUP])
@@ -39,28 +42,41 @@ static inline __m128i largest_of_4(const __m512i m[GROUP])
     return _mm_max_epu32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
 }
 
-/* Quantises four blocks, of which the first n are stored; false if a number of them is not finite. No product
- * x · inverse lies beyond ±127 by more than its rounding, so that no integer needs to be clamped. */
-static inline bool pack_group4(const __m512 x[2 * GROUP], struct act_block *b, uint32_t n)
+/* Scales of four blocks. */
+struct scales {
+    __m512 inverse; /* 127 / amax, four times */
+    __m128 d;
+    bool finite;
+};
+
+static inline struct scales scales_of(const __m512 x[2 * GROUP])
 {
-    __m512i m[GROUP], bytes[2], sums[2];
+    struct scales s;
+    __m512i m[GROUP];
     for (int i = 0; i < GROUP; i++)
         m[i] = _mm512_max_epu32(magnitude(x[2 * i]), magnitude(x[2 * i + 1]));
     const __m128i largest = largest_of_4(m);
-    if (_mm_cmpge_epu32_mask(largest, _mm_set1_epi32(0x7f800000)) != 0)
-        return false;
-
     const __m128 amax = _mm_castsi128_ps(largest), most = _mm_set1_ps(127.0f);
     const __mmask8 some = _mm_cmp_ps_mask(amax, _mm_set1_ps(PACK_TINY), _CMP_GE_OQ);
-    const __m512 inverse = _mm512_broadcast_f32x4(_mm_maskz_div_ps(some, most, amax));
-    const __m128 d = _mm_maskz_div_ps(some, amax, most);
+    s.finite = _mm_cmpge_epu32_mask(largest, _mm_set1_epi32(0x7f800000)) == 0;
+    s.inverse = _mm512_broadcast_f32x4(_mm_maskz_div_ps(some, most, amax));
+    s.d = _mm_maskz_div_ps(some, amax, most);
+    return s;
+}
+
+/* Quantises four blocks, of which the first n are stored. No product x · inverse lies beyond ±127 by more than its
+ * rounding, so that no integer needs to be clamped. */
+static inline void pack_group4(const __m512 x[2 * GROUP], const struct scales *s,
+                               struct act_block *b, uint32_t n)
+{
+    __m512i bytes[2], sums[2];
     /* packs leaves 128 bits with four bytes of each half of both blocks; a half has its own 128 bits after it. */
     const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     for (int i = 0; i < 2; i++) {
         const __m512 f0 =
-            i == 0 ? _mm512_permute_ps(inverse, 0x00) : _mm512_permute_ps(inverse, 0xaa);
+            i == 0 ? _mm512_permute_ps(s->inverse, 0x00) : _mm512_permute_ps(s->inverse, 0xaa);
         const __m512 f1 =
-            i == 0 ? _mm512_permute_ps(inverse, 0x55) : _mm512_permute_ps(inverse, 0xff);
+            i == 0 ? _mm512_permute_ps(s->inverse, 0x55) : _mm512_permute_ps(s->inverse, 0xff);
         const __m512i first =
             _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(x[4 * i], f0)),
                                _mm512_cvtps_epi32(_mm512_mul_ps(x[4 * i + 1], f0)));
@@ -80,7 +96,7 @@ static inline bool pack_group4(const __m512 x[2 * GROUP], struct act_block *b, u
     const __m128i sum = _mm_add_epi32(sum16, _mm512_extracti32x4_epi32(ordered, 1));
     const __m128i seed = _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(sum, 3));
     const __m128i seed16 = _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(sum16, 3));
-    __m128 t0 = d, t1 = _mm_mul_ps(d, _mm_cvtepi32_ps(sum)), t2 = _mm_castsi128_ps(seed),
+    __m128 t0 = s->d, t1 = _mm_mul_ps(s->d, _mm_cvtepi32_ps(sum)), t2 = _mm_castsi128_ps(seed),
            t3 = _mm_castsi128_ps(seed16);
     _MM_TRANSPOSE4_PS(t0, t1, t2, t3);
     const __m128 tails[GROUP] = {t0, t1, t2, t3};
@@ -90,7 +106,27 @@ static inline bool pack_group4(const __m512 x[2 * GROUP], struct act_block *b, u
                                                      : _mm512_extracti64x4_epi64(pair, 1));
         _mm_storeu_ps(&b->d, tails[i]);
     }
-    return true;
+}
+
+/* What is packed: numbers, or their norm. */
+struct source {
+    const float *x, *w; /* w NULL: as they are */
+    __m512 r;
+    uint32_t cols;
+};
+
+/* Eight vectors of the group that begins at column i, zeros behind the last column. */
+INLINE void load_group(const struct source *s, uint32_t i, bool whole, __m512 x[2 * GROUP])
+{
+    for (uint32_t j = 0; j < 2 * GROUP; j++) {
+        const uint32_t at = i + 16 * j;
+        const __mmask16 mask = whole ? 0xffff : at >= s->cols ? 0 : first16(s->cols - at);
+        x[j] = whole ? _mm512_loadu_ps(s->x + at) : _mm512_maskz_loadu_ps(mask, s->x + at);
+        if (s->w != NULL)
+            x[j] = _mm512_mul_ps(_mm512_mul_ps(x[j], s->r),
+                                 whole ? _mm512_loadu_ps(s->w + at)
+                                       : _mm512_maskz_loadu_ps(mask, s->w + at));
+    }
 }
 
 /* Zeros behind the last block of cols numbers. */
@@ -100,21 +136,46 @@ static inline void pack_tail(uint32_t cols, void *dst)
     memset((uint8_t *)dst + used, 0, acts_stride(ACTS_Q8, cols) - used);
 }
 
-static bool pack_q8(const float *x, uint32_t cols, void *dst)
+/* A group's scales are found before the group ahead of it is quantised: the division's time passes in that. */
+INLINE bool pack_from(const struct source *from, void *dst)
 {
+    const uint32_t cols = from->cols, whole = cols / GROUP_COLS * GROUP_COLS;
     struct act_block *b = dst;
-    for (uint32_t i = 0; i < cols; i += 32 * GROUP, b += GROUP) {
-        const uint32_t blocks = (cols - i + 31) / 32;
-        __m512 v[2 * GROUP];
-        for (uint32_t j = 0; j < 2 * GROUP; j++)
-            v[j] = i + 16 * j < cols ? load_first(x, i + 16 * j, cols) : _mm512_setzero_ps();
-        if (!pack_group4(v, b, blocks < GROUP ? blocks : GROUP)) {
-            memset(dst, 0, acts_stride(ACTS_Q8, cols));
-            return false;
+    __m512 x[2 * GROUP];
+    struct scales s, next;
+    bool finite = true;
+
+    if (whole > 0) {
+        load_group(from, 0, true, x);
+        next = scales_of(x);
+    }
+    for (uint32_t i = 0; i < whole; i += GROUP_COLS, b += GROUP) {
+        s = next;
+        finite &= s.finite;
+        if (i + GROUP_COLS < whole) {
+            load_group(from, i + GROUP_COLS, true, x);
+            next = scales_of(x);
         }
+        load_group(from, i, true, x);
+        pack_group4(x, &s, b, GROUP);
+    }
+    if (whole < cols) {
+        load_group(from, whole, false, x);
+        s = scales_of(x);
+        finite &= s.finite;
+        pack_group4(x, &s, b, (cols - whole + 31) / 32);
+    }
+    if (!finite) {
+        memset(dst, 0, acts_stride(ACTS_Q8, cols));
+        return false;
     }
     pack_tail(cols, dst);
     return true;
+}
+
+static bool pack_q8(const float *x, uint32_t cols, void *dst)
+{
+    return pack_from(&(struct source){.x = x, .cols = cols}, dst);
 }
 
 /* Quantises 256 numbers. */
@@ -217,20 +278,8 @@ static void rmsnorm(float *y, const float *x, const float *w, float eps, uint32_
 
 static bool norm_pack_q8(const float *x, const float *w, float eps, uint32_t cols, void *dst)
 {
-    struct act_block *b = dst;
     const __m512 r = _mm512_set1_ps(norm_factor(x, eps, cols));
-    for (uint32_t i = 0; i < cols; i += 32 * GROUP, b += GROUP) {
-        const uint32_t blocks = (cols - i + 31) / 32;
-        __m512 y[2 * GROUP];
-        for (uint32_t j = 0; j < 2 * GROUP; j++)
-            y[j] = i + 16 * j < cols ? norm_at(x, w, r, i + 16 * j, cols) : _mm512_setzero_ps();
-        if (!pack_group4(y, b, blocks < GROUP ? blocks : GROUP)) {
-            memset(dst, 0, acts_stride(ACTS_Q8, cols));
-            return false;
-        }
-    }
-    pack_tail(cols, dst);
-    return true;
+    return pack_from(&(struct source){.x = x, .w = w, .r = r, .cols = cols}, dst);
 }
 
 static bool norm_pack_q8_256(const float *x, const float *w, float eps, uint32_t cols, void *dst)
@@ -268,15 +317,33 @@ static bool norm_pack_f32(const float *x, const float *w, float eps, uint32_t co
     return false;
 }
 
+/* 1 + exp(−g), as exp512 gives it. Here the smallest exp vanishes in the sum, so that clamping is enough, as integers;
+ * the power of two goes into the exponent, which can't overflow. */
+static inline __m512 silu_divisor(__m512 g)
+{
+    __m512i bits = _mm512_castps_si512(_mm512_xor_ps(g, _mm512_set1_ps(-0.0f)));
+    bits = _mm512_min_epu32(bits, _mm512_castps_si512(_mm512_set1_ps(EXP_LOW)));
+    bits = _mm512_min_epi32(bits, _mm512_castps_si512(_mm512_set1_ps(EXP_HIGH)));
+    __m512 t;
+    const __m512 y = exp512_fraction(_mm512_castsi512_ps(bits), &t);
+    const __m512i e =
+        _mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23));
+    return _mm512_add_ps(_mm512_set1_ps(1.0f), _mm512_castsi512_ps(e));
+}
+
+static inline __m512 silu_times(__m512 g, __m512 up)
+{
+    return _mm512_mul_ps(_mm512_div_ps(g, silu_divisor(g)), up);
+}
+
 static void silu_mul(float *y, const float *gate, const float *up, uint32_t n)
 {
-    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
-    for (uint32_t i = 0; i < n; i += 16) {
-        __m512 g = load_first(gate, i, n);
-        __m512 e = exp512(_mm512_xor_ps(g, sign));
-        __m512 v = _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(one, e)), load_first(up, i, n));
-        _mm512_mask_storeu_ps(y + i, first16(n - i), v);
-    }
+    const uint32_t whole = n & ~15u;
+    for (uint32_t i = 0; i < whole; i += 16)
+        _mm512_storeu_ps(y + i, silu_times(_mm512_loadu_ps(gate + i), _mm512_loadu_ps(up + i)));
+    if (whole < n)
+        _mm512_mask_storeu_ps(y + whole, first16(n - whole),
+                              silu_times(load_first(gate, whole, n), load_first(up, whole, n)));
 }
 
 static void add(float *y, const float *x, uint32_t n)
