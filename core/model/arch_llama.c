@@ -80,6 +80,7 @@ static void free_state(void *state)
     free(l->layer);
     free(l->local);
     free(l->local_ffn);
+    free(l->local_gated);
     free(l);
 }
 
@@ -245,9 +246,11 @@ static void cut_scratch(struct llama *l, struct cutter *c, size_t rows, const bo
     l->cos = cut_rows(c, rows, l->rope.pairs);
     l->sin = cut_rows(c, rows, l->rope.pairs);
     cut_acts(c, wanted, rows, cols, &l->acts);
+    cut_acts(c, wanted, rows, l->ffn, &l->gated);
     for (uint32_t t = 0; t < l->threads; t++) {
         cut_acts(c, wanted, LLAMA_LOCAL_TOKENS, cols, &l->local[t]);
         l->local_ffn[t] = cut_rows(c, 1, l->ffn);
+        l->local_gated[t] = cut_rows(c, 2 * LLAMA_GATED_TOKENS, LLAMA_GATED_ROWS);
     }
     uint32_t group = l->heads / l->kv_heads;
     void *attention = cut(c, attention_scratch(l->geometry, group, (uint32_t)rows, l->threads));
@@ -266,6 +269,7 @@ static enum status make_ready(void *state, const struct model_options *options,
     l->threads = team_size(options->team);
     l->local = xcalloc(l->threads, sizeof *l->local);
     l->local_ffn = xcalloc(l->threads, sizeof *l->local_ffn);
+    l->local_gated = xcalloc(l->threads, sizeof *l->local_gated);
 
     bool wanted[ACTS_KINDS] = {false};
     for (int kind = 0; kind < ACTS_KINDS; kind++) /* a draft's head is not known yet */

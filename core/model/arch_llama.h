@@ -21,6 +21,11 @@
 /* Steps of at most this many tokens are packed by each thread for itself: cheaper than a stage. */
 #define LLAMA_LOCAL_TOKENS 4u
 
+/* Rows of gate and up, and tokens, that a thread multiplies and packs together at most: they fit a second-level cache
+ * with their weights. The rows are whole cache lines of packed activations of every kind. */
+#define LLAMA_GATED_ROWS 256u
+#define LLAMA_GATED_TOKENS 128u
+
 struct llama_layer {
     const float *attn_norm, *ffn_norm;
     struct matrix q, k, v, output, gate, up, down;
@@ -59,6 +64,8 @@ struct llama {
     struct llama_acts acts;
     struct llama_acts *local; /* per thread, LLAMA_LOCAL_TOKENS rows */
     float **local_ffn;        /* per thread, [ffn] */
+    struct llama_acts gated;  /* silu(gate) · up of many tokens */
+    float **local_gated;      /* per thread: gate and up, [LLAMA_GATED_TOKENS][LLAMA_GATED_ROWS] */
 };
 
 /* One thread's part of a step (struct arch). */

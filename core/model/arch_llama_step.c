@@ -18,6 +18,7 @@ enum source {
     SOURCE_NORM,  /* x, normed by `norm` */
     SOURCE_MIXED, /* attention's result */
     SOURCE_FFN,   /* silu(gate) · up */
+    SOURCE_GATED, /* the same, packed already (gate_item) */
 };
 
 /* A set of matrices that take the same activations. */
@@ -66,6 +67,8 @@ static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
         case SOURCE_FFN:
             fine &= k->pack[kind](ffn, s->cols, column);
             break;
+        case SOURCE_GATED:
+            break;
         }
     }
     if (!fine && p->in != NULL)
@@ -101,19 +104,28 @@ static uint32_t panel_chunk(const struct pass *p, uint32_t panels)
     return chunk < 2 ? 2 : chunk;
 }
 
+/* Packs the activations of all tokens, a stage by itself. */
+static void pack_all(const struct pass *p, const struct stage *s)
+{
+    uint32_t begin, end;
+    while (team_next(p->me, p->n, p->n < 64 ? 1 : 8, &begin, &end))
+        for (uint32_t i = begin; i < end; i++)
+            pack_column(p, s, i, &p->l->acts);
+}
+
 /* Packs and multiplies. Few columns are packed by every thread for itself, when it gets its first
  * panels: cheaper than to wait for each other. */
 static void run_stage(const struct pass *p, const struct stage *s)
 {
     uint32_t begin, end, panels = 0;
-    bool local = p->n <= LLAMA_LOCAL_TOKENS;
-    const struct llama_acts *acts = local ? &p->l->local[p->me->index] : &p->l->acts;
+    bool local = p->n <= LLAMA_LOCAL_TOKENS, gated = s->source == SOURCE_GATED;
+    const struct llama_acts *acts = local   ? &p->l->local[p->me->index]
+                                    : gated ? &p->l->gated
+                                            : &p->l->acts;
     for (uint32_t i = 0; i < s->n_products; i++)
         panels += s->products[i].m->panels;
-    if (!local)
-        while (team_next(p->me, p->n, p->n < 64 ? 1 : 8, &begin, &end))
-            for (uint32_t i = begin; i < end; i++)
-                pack_column(p, s, i, acts);
+    if (!local && !gated)
+        pack_all(p, s);
     bool packed = !local;
     while (team_next(p->me, panels, panel_chunk(p, panels), &begin, &end)) {
         for (uint32_t i = 0; i < p->n && !packed; i++)
@@ -121,6 +133,95 @@ static void run_stage(const struct pass *p, const struct stage *s)
         packed = true;
         multiply(p, s, acts, begin, end);
     }
+}
+
+/* Gate and up of many tokens, cut into items of some rows of both and some tokens. What an item multiplies goes
+ * through silu and is packed by the same thread, while it lies in its second-level cache. */
+struct cut {
+    uint32_t tokens; /* of an item, at most */
+    uint32_t across; /* items of the same rows, beside each other */
+    uint32_t items;
+};
+
+/* False: not enough items for even shares. */
+static bool cut_ffn(const struct pass *p, struct cut *c)
+{
+    const uint32_t down = (p->l->ffn + LLAMA_GATED_ROWS - 1) / LLAMA_GATED_ROWS;
+    /* More tokens read and unpack weights less often, less of them end together. */
+    for (c->tokens = LLAMA_GATED_TOKENS; c->tokens >= LLAMA_GATED_TOKENS / 2; c->tokens /= 2) {
+        c->across = (p->n + c->tokens - 1) / c->tokens;
+        c->items = down * c->across;
+        if (c->items >= 16 * p->threads)
+            return true;
+    }
+    return false;
+}
+
+/* `rows` rows of a matrix, a matrix; `row` begins a panel. */
+static struct matrix rows_of(const struct matrix *m, uint32_t row, uint32_t rows)
+{
+    struct matrix some = *m;
+    some.rows = rows;
+    some.panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    some.data += row / PANEL_ROWS * m->panel_bytes;
+    return some;
+}
+
+/* Item i of gate and up (the stage s), packed for `down`. */
+static void gate_item(const struct pass *p, const struct stage *s, const struct matrix *down,
+                      const struct cut *c, uint32_t i)
+{
+    const struct llama *l = p->l;
+    const struct kernels *k = l->kernels;
+    const uint32_t row = i / c->across * LLAMA_GATED_ROWS, part = i % c->across;
+    const uint32_t rows = l->ffn - row < LLAMA_GATED_ROWS ? l->ffn - row : LLAMA_GATED_ROWS;
+    /* Whole tiles of 8 tokens, as even as they allow. */
+    const uint32_t eights = (p->n + 7) / 8, first = eights * part / c->across * 8;
+    uint32_t n = eights * (part + 1) / c->across * 8 - first;
+    n = n < p->n - first ? n : p->n - first;
+    const enum acts_kind kind = weight_info(down->type)->acts;
+    const struct acts packed = acts_make(kind, l->ffn, l->gated.data[kind]);
+    float *gate = l->local_gated[p->me->index], *up = gate + (size_t)n * rows, *y[2] = {gate, up};
+
+    for (uint32_t m = 0; m < 2; m++) {
+        const struct matrix some = rows_of(s->products[m].m, row, rows);
+        const enum acts_kind from = weight_info(some.type)->acts;
+        const struct acts x = acts_make(from, s->cols, l->acts.data[from]);
+        k->product[some.type](&some, 0, some.panels, &x, first, n, y[m], rows, false);
+    }
+    k->silu_mul(gate, gate, up, n * rows);
+    for (uint32_t t = 0; t < n; t++) {
+        uint8_t *column = acts_column(&packed, first + t);
+        if (!k->pack[kind](gate + (size_t)t * rows, rows, column + acts_stride(kind, row)))
+            arch_fail(p->in->step, p->tokens[first + t]);
+    }
+}
+
+static void run_ffn(const struct pass *p, const struct llama_layer *layer)
+{
+    const struct llama *l = p->l;
+    const struct stage gate = {
+        .source = SOURCE_NORM,
+        .norm = layer->ffn_norm,
+        .cols = l->width,
+        .n_products = 2,
+        .products = {{&layer->gate, l->gate, l->ffn}, {&layer->up, l->up, l->ffn}}};
+    struct stage down = {.source = SOURCE_FFN,
+                         .cols = l->ffn,
+                         .add = true,
+                         .n_products = 1,
+                         .products = {{&layer->down, l->x, l->width}}};
+    struct cut cut;
+    uint32_t begin, end;
+    if (p->n < LLAMA_GATED_TOKENS / 2 || !cut_ffn(p, &cut))
+        run_stage(p, &gate);
+    else {
+        pack_all(p, &gate);
+        while (team_next(p->me, cut.items, 1, &begin, &end))
+            gate_item(p, &gate, &layer->down, &cut, begin);
+        down.source = SOURCE_GATED;
+    }
+    run_stage(p, &down);
 }
 
 /* The rows of the embedding and the angles of the positions. */
@@ -262,17 +363,7 @@ static void run_layer(struct pass *p, uint32_t i)
                                  .add = true,
                                  .n_products = 1,
                                  .products = {{&layer->output, l->x, l->width}}});
-    run_stage(p, &(struct stage){
-                     .source = SOURCE_NORM,
-                     .norm = layer->ffn_norm,
-                     .cols = l->width,
-                     .n_products = 2,
-                     .products = {{&layer->gate, l->gate, l->ffn}, {&layer->up, l->up, l->ffn}}});
-    run_stage(p, &(struct stage){.source = SOURCE_FFN,
-                                 .cols = l->ffn,
-                                 .add = true,
-                                 .n_products = 1,
-                                 .products = {{&layer->down, l->x, l->width}}});
+    run_ffn(p, layer);
 }
 
 void llama_step(void *state, const struct arch_step *in, struct team_member *me)

@@ -361,6 +361,38 @@ START_TEST(same_bits_however_cut)
 }
 END_TEST
 
+/* Long steps multiply gate and up by rows and tokens and pack them at once, short ones do not: as many rows as that takes
+ * with two threads, the last ones fewer than an item's, for every kind of activations. */
+START_TEST(same_bits_of_gated_rows)
+{
+    static const struct {
+        enum weight_type down;
+        uint32_t ffn;
+    } cases[] = {{WEIGHT_Q4_1, 1632}, {WEIGHT_Q6_K, 1792}, {WEIGHT_F16, 1632}};
+    static const char *const tiers[] = {"avx2", "avx512", "amx"};
+    struct toy t = quick_toy();
+    uint32_t tokens[TEXT];
+    t.layers = 1;
+    t.down = cases[_i].down;
+    t.ffn = cases[_i].ffn;
+    make_text(tokens, TEXT, t.vocab, 6);
+    for (size_t tier = 0; tier < sizeof(tiers) / sizeof(tiers[0]); tier++)
+        for (uint32_t threads = 1; threads <= 2; threads++) {
+            if (tier > 0 && !kernels_tier_present(tiers[tier]))
+                continue;
+            struct bench b;
+            bench_open(&b, &t, kernels_tier_present(tiers[tier]) ? tiers[tier] : "scalar", threads,
+                       KV_F16);
+            float *want = feed(&b, tokens, TEXT, 50);
+            float *rows = feed(&b, tokens, TEXT, 512);
+            assert_same(&b, want, rows, TEXT);
+            free(want);
+            free(rows);
+            bench_close(&b);
+        }
+}
+END_TEST
+
 /* Five runs of attention, runs as items of their own, and steps where only some tokens want logits. */
 START_TEST(long_context)
 {
@@ -931,6 +963,7 @@ int main(void)
     tcase_add_test(slow, refusals);
     tcase_add_test(c, other_architecture);
     tcase_add_loop_test(slow, same_bits_however_cut, 0, 3);
+    tcase_add_loop_test(slow, same_bits_of_gated_rows, 0, 3);
     tcase_add_loop_test(c, long_context, 0, 3);
     tcase_add_loop_test(c, same_bits_whatever_shares_the_step, 0, 3);
     tcase_add_loop_test(c, shared_pages_are_read_once, 0, 9);
