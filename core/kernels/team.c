@@ -1,8 +1,8 @@
 /* team.c: compute threads; stages by tickets (team.h has the rules).
  *
- * ticket = stage number (high half) | next item (low half). A chunk is taken by moving the low half
- * forward, which succeeds only while the stage is still the member's own. `done` counts finished
- * items; whoever finishes the last one resets it and publishes the next stage, in one store. So a
+ * ticket = stage number (high half) | items taken (low half): from the front and, in its upper 16 bits, from the back;
+ * of more than 65,535 items all are taken from the front. A chunk is taken by raising one of them, which succeeds only
+ * while the stage is still the member's own. `done` counts finished items; whoever finishes the last one resets it and publishes the next stage, in one store. So a
  * thread that was away finds a ticket of a later stage and walks through the stages that it missed
  * without touching anything.
  *
@@ -30,6 +30,7 @@
 #define SPIN_RUN_NS 2000000u
 #define GATE_OPEN 0x8000u
 #define GATE_INSIDE 0x7fffu
+#define BOTH_ENDS 0xffffu
 
 struct team {
     uint32_t size;
@@ -126,6 +127,11 @@ static uint32_t share(uint32_t left, uint32_t chunk, uint32_t threads)
     return take < left ? take : left;
 }
 
+static bool takes_back(const struct team_member *me, uint32_t total)
+{
+    return total <= BOTH_ENDS && !me->ascending && me->index >= (me->team->size + 1) / 2;
+}
+
 bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t *begin,
                uint32_t *end)
 {
@@ -144,20 +150,24 @@ bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t 
     }
     uint64_t ticket = atomic_load_explicit(&t->ticket, memory_order_acquire);
     while ((uint32_t)(ticket >> 32) == me->stage) {
-        const uint32_t next = (uint32_t)ticket;
+        const uint32_t taken = (uint32_t)ticket;
+        const uint32_t front = total <= BOTH_ENDS ? taken & BOTH_ENDS : taken;
+        const uint32_t back = total <= BOTH_ENDS ? taken >> 16 : 0;
         if (total == 0) {
             if (atomic_compare_exchange_weak(&t->ticket, &ticket, next_stage)) {
                 publish_stage(t);
                 break;
             }
-        } else if (next == total) {
+        } else if (front + back == total) {
             wait_stage(t, me->stage);
             break;
         } else {
-            const uint32_t take = share(total - next, chunk, t->size);
-            if (atomic_compare_exchange_weak(&t->ticket, &ticket, ticket + take)) {
-                *begin = next;
-                *end = next + take;
+            const bool behind = takes_back(me, total);
+            const uint32_t take = share(total - front - back, chunk, t->size);
+            if (atomic_compare_exchange_weak(&t->ticket, &ticket,
+                                             ticket + (behind ? take << 16 : take))) {
+                *begin = behind ? total - back - take : front;
+                *end = *begin + take;
                 me->held = take;
                 return true;
             }

@@ -18,6 +18,10 @@
  * the current one. Hence the rule: touch shared data only inside a chunk. All members must go
  * through the same stages with the same totals; what decides them must not change during the run.
  *
+ * One half of the threads takes items from the front of a stage, the other one from its back. Where the stages of a run
+ * number their items alike (by tokens), a thread finds most of what it reads in its own caches: on CPUs with several
+ * third-level caches what another thread has written comes from far away.
+ *
  * Waiting: within a run ~50 µs of spinning, then a futex, so that on a shared machine the CPU goes
  * to the thread that holds the last chunk; between runs ~2 ms, then a futex. */
 #ifndef KERNELS_TEAM_H
@@ -36,6 +40,8 @@ struct team_member {
     uint32_t index; /* 0 = the caller, else 1 … size − 1: for per-thread scratch */
     uint32_t stage;
     uint32_t held; /* items of the chunk being worked on */
+    /* May be set by the function: this thread takes items from the front, whichever half it is of. */
+    bool ascending;
 };
 
 typedef void team_fn(void *arg, struct team_member *me);
@@ -52,7 +58,7 @@ uint32_t team_size(const struct team *team);
  * (kernels_enter_thread). */
 void team_run(struct team *team, team_fn *fn, void *arg);
 
-/* Takes the next chunk [begin, end) of at most `chunk` (≥ 1) of the stage's `total` items; false
+/* Takes a chunk [begin, end) of at most `chunk` (≥ 1) of the stage's `total` items; false
  * when the stage is over, with everything that any member wrote in it visible. total 0: false at
  * once, a stage all the same. */
 bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t *begin,

@@ -13,6 +13,9 @@ struct pass {
     uint32_t threads;       /* of the team */
 };
 
+/* Steps of so many tokens are cut into halves. */
+#define HALVES_FROM 128u
+
 /* Where activations of a stage come from. */
 enum source {
     SOURCE_NORM,  /* x, normed by `norm` */
@@ -75,9 +78,9 @@ static void pack_column(const struct pass *p, const struct stage *s, uint32_t i,
         arch_fail(p->in->step, p->tokens[i]);
 }
 
-/* Panels [begin, end) of the stage's matrices laid end to end. */
+/* Panels [begin, end) of the stage's matrices laid end to end, n tokens from `first` on. */
 static void multiply(const struct pass *p, const struct stage *s, const struct llama_acts *acts,
-                     uint32_t begin, uint32_t end)
+                     uint32_t begin, uint32_t end, uint32_t first, uint32_t n)
 {
     uint32_t offset = 0;
     for (uint32_t i = 0; i < s->n_products; i++) {
@@ -92,7 +95,8 @@ static void multiply(const struct pass *p, const struct stage *s, const struct l
         enum acts_kind kind = weight_info(product->m->type)->acts;
         struct acts packed = acts_make(kind, s->cols, acts->data[kind]);
         product_fn *fn = kernels_product(p->l->kernels, product->m->type, p->n);
-        fn(product->m, from, to, &packed, 0, p->n, product->y, product->ldy, s->add);
+        fn(product->m, from, to, &packed, first, n, product->y + first * product->ldy, product->ldy,
+           s->add);
     }
 }
 
@@ -127,11 +131,21 @@ static void run_stage(const struct pass *p, const struct stage *s)
     if (!local && !gated)
         pack_all(p, s);
     bool packed = !local;
-    while (team_next(p->me, panels, panel_chunk(p, panels), &begin, &end)) {
+    /* Many tokens: all panels for the first half of them, then for the second, so that threads stay with their tokens. */
+    const uint32_t parts = p->n < HALVES_FROM || p->threads == 1 ? 1 : 2;
+    const uint32_t half = (p->n / parts + 7) / 8 * 8;
+    while (team_next(p->me, parts * panels, panel_chunk(p, parts * panels), &begin, &end)) {
         for (uint32_t i = 0; i < p->n && !packed; i++)
             pack_column(p, s, i, acts);
         packed = true;
-        multiply(p, s, acts, begin, end);
+        for (uint32_t part = 0; part < parts; part++) {
+            uint32_t first = part * half, n = part + 1 < parts ? half : p->n - first;
+            uint32_t from = begin > part * panels ? begin - part * panels : 0;
+            uint32_t to = end > part * panels ? end - part * panels : 0;
+            to = to < panels ? to : panels;
+            if (from < to)
+                multiply(p, s, acts, from, to, first, n);
+        }
     }
 }
 
@@ -139,18 +153,19 @@ static void run_stage(const struct pass *p, const struct stage *s)
  * through silu and is packed by the same thread, while it lies in its second-level cache. */
 struct cut {
     uint32_t tokens; /* of an item, at most */
-    uint32_t across; /* items of the same rows, beside each other */
+    uint32_t across; /* items of the same rows */
+    uint32_t down;   /* of the same tokens, one after the other */
     uint32_t items;
 };
 
 /* False: not enough items for even shares. */
 static bool cut_ffn(const struct pass *p, struct cut *c)
 {
-    const uint32_t down = (p->l->ffn + LLAMA_GATED_ROWS - 1) / LLAMA_GATED_ROWS;
+    c->down = (p->l->ffn + LLAMA_GATED_ROWS - 1) / LLAMA_GATED_ROWS;
     /* More tokens read and unpack weights less often, less of them end together. */
     for (c->tokens = LLAMA_GATED_TOKENS; c->tokens >= LLAMA_GATED_TOKENS / 2; c->tokens /= 2) {
         c->across = (p->n + c->tokens - 1) / c->tokens;
-        c->items = down * c->across;
+        c->items = c->down * c->across;
         if (c->items >= 16 * p->threads)
             return true;
     }
@@ -173,7 +188,7 @@ static void gate_item(const struct pass *p, const struct stage *s, const struct 
 {
     const struct llama *l = p->l;
     const struct kernels *k = l->kernels;
-    const uint32_t row = i / c->across * LLAMA_GATED_ROWS, part = i % c->across;
+    const uint32_t row = i % c->down * LLAMA_GATED_ROWS, part = i / c->down;
     const uint32_t rows = l->ffn - row < LLAMA_GATED_ROWS ? l->ffn - row : LLAMA_GATED_ROWS;
     /* Whole tiles of 8 tokens, as even as they allow. */
     const uint32_t eights = (p->n + 7) / 8, first = eights * part / c->across * 8;

@@ -200,6 +200,7 @@ static void run(void *arg, struct team_member *me)
 {
     struct load *l = arg;
     uint32_t begin, end;
+    me->ascending = true; /* as files are read ahead */
     while (team_next(me, l->pages_first, 1, &begin, &end))
         huge_touch(l->pages[begin]);
     while (team_next(me, l->n_items, 1, &begin, &end))

@@ -137,6 +137,44 @@ START_TEST(work_is_shared)
 }
 END_TEST
 
+struct order {
+    uint32_t total;
+    bool ascending;
+    _Atomic uint32_t wrong;
+};
+
+static void ordered_items(void *arg, struct team_member *me)
+{
+    struct order *order = arg;
+    const bool down = me->index == 1 && order->total <= 65535 && !order->ascending;
+    uint32_t begin, end, last_begin = 0, last_end = 0;
+    me->ascending = order->ascending;
+    for (bool first = true; team_next(me, order->total, 3, &begin, &end); first = false) {
+        if (!first && (down ? end > last_begin : begin < last_end))
+            atomic_fetch_add(&order->wrong, 1);
+        last_begin = begin;
+        last_end = end;
+    }
+}
+
+/* Of two threads the second one goes backwards, unless it wants to go forwards or there are too many items. */
+START_TEST(both_ends)
+{
+    static const uint32_t totals[] = {1000, 65535, 65536, 70000};
+    struct team *team;
+    ck_assert(team_create(2, 0, &team, NULL) == STATUS_OK);
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t ascending = 0; ascending < 2; ascending++) {
+            struct order order = {.total = totals[i], .ascending = ascending};
+            team_run(team, ordered_items, &order);
+            ck_assert_uint_eq(order.wrong, 0);
+        }
+    run_job(team, 65535, 7, false);
+    run_job(team, 65536, 7, false);
+    team_free(team);
+}
+END_TEST
+
 START_TEST(bad_sizes)
 {
     struct team *team;
@@ -156,6 +194,7 @@ int main(void)
     tcase_add_test(tc, late_thread);
     tcase_add_test(tc, parked_workers);
     tcase_add_test(tc, work_is_shared);
+    tcase_add_test(tc, both_ends);
     tcase_add_test(tc, bad_sizes);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
