@@ -6,6 +6,7 @@
 
 #include "core/base/buffer.h"
 #include "core/base/check.h"
+#include "core/base/huge.h"
 #include "core/base/xalloc.h"
 #include "core/text/byte_map.h"
 #include "core/text/text_table.h"
@@ -21,11 +22,14 @@ struct vocab {
     struct vocab_token *tokens;
     struct vocab_token *extra; /* symbols n, n + 1, … that are no tokens; text and bytes only */
     char *texts;               /* all texts of tokens and extra symbols, then their bytes */
-    struct text_table by_text; /* every token */
-    struct text_table symbols; /* what plain text may become */
+    struct text_table by_text; /* every token; of several with one text the last */
+    struct text_table
+        others; /* symbols that by_text lacks: no tokens, or hidden by one that is no symbol */
     uint32_t bytes[256];
-    struct vocab_merge *merges; /* hash table by (left, right); left TOKEN_NONE: free */
+    struct vocab_merge
+        *merges; /* hash table by (left, right); result = left, which no merge has: free */
     uint64_t merge_mask;
+    size_t tokens_mapped, merges_mapped;
 };
 
 /* What loading needs besides the result. */
@@ -35,7 +39,8 @@ struct loader {
     struct error *err;
     size_t used;      /* of v->texts */
     size_t n_extra;   /* allocated */
-    uint64_t *hashes; /* of the tokens' texts */
+    uint32_t *hidden; /* tokens whose text a later one has too, ascending */
+    size_t n_hidden;
 };
 
 /* Look-ups in tables that are larger than the caches are prefetched so many ahead. */
@@ -117,6 +122,21 @@ static size_t text_bytes(const struct gguf_array *a)
     return total;
 }
 
+/* Makes tokens [begin, end) known by their texts. */
+static void add_tokens(struct loader *l, const struct text_key *keys, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end; i++) {
+        if (keys[i - begin].len == 0)
+            continue;
+        uint32_t before = text_table_set(&l->v->by_text, &keys[i - begin], i);
+        if (before == TEXT_TABLE_NONE)
+            continue;
+        if ((l->n_hidden & (l->n_hidden - 1)) == 0)
+            l->hidden = xreallocarray(l->hidden, l->n_hidden * 2 + 1, sizeof(*l->hidden));
+        l->hidden[l->n_hidden++] = before;
+    }
+}
+
 static enum status load_tokens(struct loader *l, const struct gguf_array *texts)
 {
     struct vocab *v = l->v;
@@ -129,9 +149,9 @@ static enum status load_tokens(struct loader *l, const struct gguf_array *texts)
         return status;
     if (v->model == VOCAB_SPM && scores.count == 0)
         return bad(l, "tokenizer.ggml.scores", "is missing");
-    v->tokens = xcalloc(v->n, sizeof(*v->tokens));
-    l->hashes = xreallocarray(NULL, v->n, sizeof(*l->hashes));
+    v->tokens = huge_table(v->n * sizeof(*v->tokens), &v->tokens_mapped);
     text_table_init(&v->by_text, v->n);
+    struct text_key keys[AHEAD];
     for (uint32_t i = 0; i < v->n; i++) {
         struct vocab_token *t = &v->tokens[i];
         struct slice text = gguf_array_string(texts, &at);
@@ -150,29 +170,39 @@ static enum status load_tokens(struct loader *l, const struct gguf_array *texts)
             return bad(l, "tokenizer.ggml.scores", "has an element that is no finite number");
         t->text = keep(l, text.ptr, text.len);
         t->bytes = decode(l, t->text, t->kind);
-        l->hashes[i] = text_hash(TEXT_HASH_EMPTY, t->text);
-    }
-    for (uint32_t i = 0; i < v->n; i++) {
-        if (i + AHEAD < v->n)
-            text_table_prefetch(&v->by_text, l->hashes[i + AHEAD]);
-        if (v->tokens[i].text.len != 0)
-            text_table_set_hashed(&v->by_text, v->tokens[i].text, l->hashes[i], i);
+        keys[i % AHEAD] = text_key(t->text);
+        text_table_prefetch(&v->by_text, &keys[i % AHEAD]);
+        if ((i + 1) % AHEAD == 0 || i + 1 == v->n)
+            add_tokens(l, keys, i / AHEAD * AHEAD, i + 1);
     }
     return STATUS_OK;
 }
 
-static void add_symbol(struct vocab *v, struct slice text, uint64_t hash, uint32_t symbol)
+/* Whether plain text may become the token. */
+static bool is_symbol(const struct vocab *v, uint32_t id)
 {
-    text_table_set_hashed(&v->symbols, text, hash, symbol);
+    unsigned kind = v->tokens[id].kind;
+    return kind == TOKEN_NORMAL || kind == TOKEN_USER_DEFINED ||
+           (kind == TOKEN_BYTE && v->model == VOCAB_BPE);
+}
+
+static void measure_symbol(struct vocab *v, struct slice text)
+{
     if (text.len > v->longest)
         v->longest = (uint32_t)text.len;
 }
 
+static uint32_t find_symbol(const struct vocab *v, const struct text_key *key)
+{
+    uint32_t id = text_table_get(&v->by_text, key);
+    return id != TEXT_TABLE_NONE && is_symbol(v, id) ? id : text_table_get(&v->others, key);
+}
+
 /* The symbol of a text, made if there is none. */
-static uint32_t intern(struct loader *l, struct slice text, uint64_t hash)
+static uint32_t intern(struct loader *l, struct slice text, const struct text_key *key)
 {
     struct vocab *v = l->v;
-    uint32_t symbol = text_table_get_hashed(&v->symbols, text, hash);
+    uint32_t symbol = find_symbol(v, key);
     if (symbol != TEXT_TABLE_NONE)
         return symbol;
     if (v->n_symbols - v->n == l->n_extra) {
@@ -183,7 +213,9 @@ static uint32_t intern(struct loader *l, struct slice text, uint64_t hash)
     *extra = (struct vocab_token){.kind = TOKEN_NORMAL};
     extra->text = keep(l, text.ptr, text.len);
     extra->bytes = decode(l, extra->text, TOKEN_NORMAL);
-    add_symbol(v, extra->text, hash, v->n_symbols);
+    struct text_key kept = text_key(extra->text);
+    text_table_set(&v->others, &kept, v->n_symbols);
+    measure_symbol(v, extra->text);
     return v->n_symbols++;
 }
 
@@ -197,15 +229,15 @@ static struct vocab_merge *merge_slot(const struct vocab *v, uint32_t left, uint
 {
     for (uint64_t i = merge_hash(left, right) & v->merge_mask;; i = (i + 1) & v->merge_mask) {
         struct vocab_merge *m = &v->merges[i];
-        if (m->left == TOKEN_NONE || (m->left == left && m->right == right))
+        if (m->result == m->left || (m->left == left && m->right == right))
             return m;
     }
 }
 
-/* A merge as it is read: two texts, hashes of both and of them together, then their symbols. */
+/* A merge as it is read: two texts, then their symbols. */
 struct pair {
     struct slice left, right;
-    uint64_t hashes[3];
+    struct text_key keys[2];
     uint32_t symbols[2];
 };
 
@@ -218,35 +250,48 @@ static bool read_pair(struct slice text, struct pair *p)
         return false;
     p->left = slice_make(text.ptr, left_len);
     p->right = slice_make(space + 1, text.len - left_len - 1);
-    p->hashes[0] = text_hash(TEXT_HASH_EMPTY, p->left);
-    p->hashes[1] = text_hash(TEXT_HASH_EMPTY, p->right);
-    p->hashes[2] = text_hash(p->hashes[0], p->right);
+    p->keys[0] = text_key(p->left);
+    p->keys[1] = text_key(p->right);
     return true;
 }
 
-/* n merges, the first of rank `rank`: each round fetches what the next one looks at. */
+/* The symbol that a merge makes. Tokens mostly stand in the order of the merges that make them, so the one behind the
+ * last result is tried first. */
+static uint32_t intern_whole(struct loader *l, const struct pair *p, uint32_t last,
+                             struct buffer *whole)
+{
+    const struct vocab *v = l->v;
+    if (last + 1 < v->n && l->n_hidden == 0 && is_symbol(v, last + 1)) {
+        struct slice text = v->tokens[last + 1].text;
+        if (text.len == p->left.len + p->right.len && slice_starts(text, p->left) &&
+            memcmp(text.ptr + p->left.len, p->right.ptr, p->right.len) == 0)
+            return last + 1;
+    }
+    buffer_clear(whole);
+    buffer_add_slice(whole, p->left);
+    buffer_add_slice(whole, p->right);
+    struct text_key key = text_key(buffer_slice(whole));
+    return intern(l, buffer_slice(whole), &key);
+}
+
+/* n merges, the first of rank `rank`; *last: the result of the one before. */
 static void add_merges(struct loader *l, struct pair *pairs, uint32_t n, uint32_t rank,
-                       struct buffer *whole)
+                       uint32_t *last, struct buffer *whole)
 {
     struct vocab *v = l->v;
-    for (uint32_t k = 0; k < 3 * n; k++)
-        text_table_prefetch_text(&v->symbols, pairs[k / 3].hashes[k % 3]);
     for (uint32_t k = 0; k < n; k++) {
         struct pair *p = &pairs[k];
-        p->symbols[0] = intern(l, p->left, p->hashes[0]);
-        p->symbols[1] = intern(l, p->right, p->hashes[1]);
+        p->symbols[0] = intern(l, p->left, &p->keys[0]);
+        p->symbols[1] = intern(l, p->right, &p->keys[1]);
         __builtin_prefetch(&v->merges[merge_hash(p->symbols[0], p->symbols[1]) & v->merge_mask], 1);
     }
     for (uint32_t k = 0; k < n; k++) {
         struct pair *p = &pairs[k];
         struct vocab_merge *m = merge_slot(v, p->symbols[0], p->symbols[1]);
-        if (m->left != TOKEN_NONE)
+        if (m->result != m->left)
             continue;
-        buffer_clear(whole);
-        buffer_add_slice(whole, p->left);
-        buffer_add_slice(whole, p->right);
-        *m = (struct vocab_merge){p->symbols[0], p->symbols[1],
-                                  intern(l, buffer_slice(whole), p->hashes[2]), rank + k};
+        *last = intern_whole(l, p, *last, whole);
+        *m = (struct vocab_merge){p->symbols[0], p->symbols[1], *last, rank + k};
     }
 }
 
@@ -256,13 +301,12 @@ static enum status load_merges(struct loader *l, const struct gguf_array *merges
     struct buffer whole = {0};
     struct pair pairs[AHEAD];
     uint64_t cap = 16;
+    uint32_t last = 0;
     size_t at = 0;
     while (cap < merges->count * 2)
         cap *= 2;
-    v->merges = xreallocarray(NULL, cap, sizeof(*v->merges));
+    v->merges = huge_table(cap * sizeof(*v->merges), &v->merges_mapped);
     v->merge_mask = cap - 1;
-    for (uint64_t i = 0; i < cap; i++)
-        v->merges[i].left = TOKEN_NONE;
     for (uint32_t i = 0; i < merges->count; i += AHEAD) {
         uint32_t n = merges->count - i < AHEAD ? (uint32_t)merges->count - i : AHEAD;
         for (uint32_t k = 0; k < n; k++) {
@@ -271,10 +315,10 @@ static enum status load_merges(struct loader *l, const struct gguf_array *merges
                 return bad(l, "tokenizer.ggml.merges",
                            "has an element that is not two texts with a space between");
             }
-            for (uint32_t h = 0; h < 3; h++)
-                text_table_prefetch(&v->symbols, pairs[k].hashes[h]);
+            text_table_prefetch(&v->by_text, &pairs[k].keys[0]);
+            text_table_prefetch(&v->by_text, &pairs[k].keys[1]);
         }
-        add_merges(l, pairs, n, i, &whole);
+        add_merges(l, pairs, n, i, &last, &whole);
     }
     buffer_release(&whole);
     return STATUS_OK;
@@ -285,16 +329,15 @@ static enum status load_symbols(struct loader *l, const struct gguf_array *merge
 {
     struct vocab *v = l->v;
     enum status status = STATUS_OK;
-    text_table_init(&v->symbols, v->n);
+    text_table_init(&v->others, l->n_hidden);
     v->n_symbols = v->n;
-    for (uint32_t i = 0; i < v->n; i++) {
-        unsigned kind = v->tokens[i].kind;
-        bool plain = kind == TOKEN_NORMAL || kind == TOKEN_USER_DEFINED ||
-                     (kind == TOKEN_BYTE && v->model == VOCAB_BPE);
-        if (i + AHEAD < v->n)
-            text_table_prefetch(&v->symbols, l->hashes[i + AHEAD]);
-        if (plain && v->tokens[i].text.len != 0)
-            add_symbol(v, v->tokens[i].text, l->hashes[i], i);
+    for (uint32_t i = 0; i < v->n; i++)
+        if (is_symbol(v, i))
+            measure_symbol(v, v->tokens[i].text);
+    for (size_t i = 0; i < l->n_hidden; i++) {
+        struct text_key key = text_key(v->tokens[l->hidden[i]].text);
+        if (is_symbol(v, l->hidden[i]))
+            text_table_set(&v->others, &key, l->hidden[i]);
     }
     if (v->model == VOCAB_BPE)
         status = load_merges(l, merges);
@@ -460,7 +503,7 @@ enum status vocab_load(const struct gguf *g, struct vocab **v, struct error *err
 {
     struct loader l = {.g = g, .v = xcalloc(1, sizeof(**v)), .err = err};
     enum status status = load(&l);
-    free(l.hashes);
+    free(l.hidden);
     if (status != STATUS_OK) {
         vocab_free(l.v);
         l.v = NULL;
@@ -474,11 +517,11 @@ void vocab_free(struct vocab *v)
     if (v == NULL)
         return;
     text_table_release(&v->by_text);
-    text_table_release(&v->symbols);
-    free(v->tokens);
+    text_table_release(&v->others);
+    huge_table_free(v->tokens, v->tokens_mapped);
     free(v->extra);
     free(v->texts);
-    free(v->merges);
+    huge_table_free(v->merges, v->merges_mapped);
     free(v);
 }
 
@@ -500,12 +543,14 @@ const struct vocab_token *vocab_token(const struct vocab *v, uint32_t id)
 
 uint32_t vocab_find(const struct vocab *v, struct slice text)
 {
-    return text_table_get(&v->by_text, text);
+    struct text_key key = text_key(text);
+    return text_table_get(&v->by_text, &key);
 }
 
 uint32_t vocab_symbol(const struct vocab *v, struct slice text)
 {
-    return text_table_get(&v->symbols, text);
+    struct text_key key = text_key(text);
+    return find_symbol(v, &key);
 }
 
 uint32_t vocab_byte(const struct vocab *v, uint8_t byte)
@@ -516,7 +561,7 @@ uint32_t vocab_byte(const struct vocab *v, uint8_t byte)
 const struct vocab_merge *vocab_merge(const struct vocab *v, uint32_t left, uint32_t right)
 {
     const struct vocab_merge *m = merge_slot(v, left, right);
-    return m->left == TOKEN_NONE ? NULL : m;
+    return m->result == m->left ? NULL : m;
 }
 
 struct slice vocab_symbol_bytes(const struct vocab *v, uint32_t symbol)

@@ -69,8 +69,10 @@ END_TEST
 
 START_TEST(test_spm_vocab)
 {
-    static const char *const words[] = {"\xe2\x96\x81", ("\xe2\x96\x81"
-                                                            "a"), "a"};
+    static const char *const words[] = {"\xe2\x96\x81",
+                                        ("\xe2\x96\x81"
+                                         "a"),
+                                        "a"};
     struct gguf_builder b = {0};
     made_spm(&b, words, (float[]){-1, -2, -3}, 3);
     struct tokenizer *tok = made_load(&b);
@@ -197,23 +199,85 @@ START_TEST(test_ends)
 }
 END_TEST
 
+/* Of several tokens with one text the last is found by it, and the last that plain text may become is its symbol; merges
+ * make that one, wherever it stands. */
+START_TEST(test_same_texts)
+{
+    static const struct slice tokens[] = {{"a", 1},
+                                          {"b", 1},
+                                          {"ab", 2},
+                                          {"ab", 2},
+                                          {"ab", 2},
+                                          {"<|im_end|>", 10},
+                                          {"b", 1},
+                                          {"<|im_end|>", 10},
+                                          {"longer than 8", 13},
+                                          {"aa", 2},
+                                          {"longer than 8", 13}},
+                              merges[] = {{"a b", 3}, {"a a", 3}};
+    static const int32_t kinds[] = {1, 1, 1, 1, 3, 1, 1, 1, 4, 1, 3};
+    struct gguf_builder b = {0};
+    struct vocab *v;
+    struct error err = {0};
+    builder_str(&b, "tokenizer.ggml.model", "gpt2");
+    builder_strings(&b, "tokenizer.ggml.tokens", tokens, 11);
+    builder_array(&b, "tokenizer.ggml.token_type", GGUF_I32, kinds, 11, 4);
+    builder_strings(&b, "tokenizer.ggml.merges", merges, 2);
+    struct gguf *g = builder_open(&b);
+    ck_assert_msg(vocab_load(g, &v, &err) == STATUS_OK, "%s", err.text);
+    ck_assert_uint_eq(vocab_find(v, slice_of("ab")), 4);
+    ck_assert_uint_eq(vocab_symbol(v, slice_of("ab")), 3);
+    ck_assert_uint_eq(vocab_find(v, slice_of("b")), 6);
+    ck_assert_uint_eq(vocab_symbol(v, slice_of("b")), 6);
+    ck_assert_uint_eq(vocab_find(v, slice_of("<|im_end|>")), 7); /* made a control token */
+    ck_assert_uint_eq(vocab_symbol(v, slice_of("<|im_end|>")), 5);
+    ck_assert_uint_eq(vocab_find(v, slice_of("longer than 8")), 10);
+    ck_assert_uint_eq(vocab_symbol(v, slice_of("longer than 8")), 8);
+    ck_assert_uint_eq(vocab_find(v, slice_of("")), TOKEN_NONE);
+    ck_assert_uint_eq(vocab_symbol(v, slice_of("")), TOKEN_NONE);
+    const struct vocab_merge *ab = vocab_merge(v, 0, 6), *aa = vocab_merge(v, 0, 0);
+    ck_assert(ab != NULL && ab->result == 3 && ab->rank == 0);
+    ck_assert(aa != NULL && aa->result == 9 && aa->rank == 1);
+    ck_assert_ptr_null(vocab_merge(v, 0, 1)); /* the hidden "b" */
+    ck_assert_uint_eq(vocab_longest(v), 13);
+    vocab_free(v);
+    gguf_free(g);
+    builder_release(&b);
+}
+END_TEST
+
+/* Texts of 1 to 20 bytes that differ in one of them: those of up to 8 stand in the slots. */
 START_TEST(test_text_table)
 {
+    enum { LONGEST = 20, TEXTS = LONGEST * (LONGEST + 1) / 2 };
     struct text_table t = {0};
-    char names[1000][8];
+    char texts[TEXTS][LONGEST + 1];
+    uint32_t n = 0;
     text_table_init(&t, 0);
-    for (uint32_t i = 0; i < 1000; i++) {
-        snprintf(names[i], sizeof(names[i]), "n%u", i);
-        text_table_set(&t, slice_of(names[i]), i);
+    for (size_t len = 1; len <= LONGEST; len++)
+        for (size_t at = 0; at < len; at++, n++) {
+            memset(texts[n], 'x', len);
+            texts[n][len] = '\0';
+            texts[n][at] = 'y';
+            struct text_key key = text_key(slice_of(texts[n]));
+            ck_assert_uint_eq(text_table_get(&t, &key), TEXT_TABLE_NONE);
+            ck_assert_uint_eq(text_table_set(&t, &key, n), TEXT_TABLE_NONE);
+        }
+    ck_assert_uint_eq(t.count, TEXTS);
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        char copy[LONGEST + 1]; /* found by the bytes, not by where they are */
+        memcpy(copy, texts[i], sizeof(copy));
+        struct text_key key = text_key(slice_of(copy));
+        ck_assert_uint_eq(text_table_get(&t, &key), i);
     }
-    text_table_set(&t, slice_of("n7"), 70);
-    for (uint32_t i = 0; i < 1000; i++)
-        ck_assert_uint_eq(text_table_get(&t, slice_of(names[i])), i == 7 ? 70 : i);
-    ck_assert_uint_eq(text_table_get(&t, slice_of("n1000")), TEXT_TABLE_NONE);
-    ck_assert_uint_eq(t.count, 1000);
+    struct text_key key = text_key(slice_of(texts[7])), none = text_key(slice_of("yy"));
+    ck_assert_uint_eq(text_table_set(&t, &key, 70), 7);
+    ck_assert_uint_eq(text_table_get(&t, &key), 70);
+    ck_assert_uint_eq(text_table_get(&t, &none), TEXT_TABLE_NONE);
+    ck_assert_uint_eq(t.count, TEXTS);
     text_table_release(&t);
 }
 END_TEST
 
 CHECK_MAIN("vocab", test_bpe_vocab, test_symbols_beyond_tokens, test_spm_vocab, test_refused,
-           test_ends, test_text_table)
+           test_ends, test_same_texts, test_text_table)
