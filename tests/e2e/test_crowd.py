@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Many users at once, in short: more than the KV pages hold, far more than can be served, common prefixes, memory that
 falls back. Counts, bytes and hashes decide, no times; tests/long has the long forms."""
-import json, random, subprocess, threading, time
+import json, random, signal, subprocess, threading, time
 
 from harness import Site, attempts, build, main, patience, stories, together, wait_for
 
@@ -101,7 +101,10 @@ def test_memory_falls_back():
         wait_for('the first slab', lambda: site.stat()['kv_arena_slabs'] == 1)
         floor = site.stat()['kv_arena_mapped']
         most = [0]
+        site.worker.send_signal(signal.SIGSTOP)  # or the first have ended before a slow client has sent the last
         streams = [site.stream(TEXT, {'prompt': ids(300, i), 'max_tokens': 150, 'temperature': 0, 'ignore_eos': True}) for i in range(64)]
+        time.sleep(0.3)
+        site.worker.send_signal(signal.SIGCONT)
         reader = threading.Thread(target=lambda: together([s.read_all for s in streams]))
         reader.start()
         while reader.is_alive():
