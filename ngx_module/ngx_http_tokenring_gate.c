@@ -6,10 +6,10 @@
  * 503, so next_upstream, error_page, $upstream_status and keepalive of the client work as they do with the worker's. */
 #include "ngx_http_tokenring_channel.h"
 
-/* What the worker would do with this request: POST, and a path (before the query) ending with "/completions". */
+/* What the worker would do with this request: POST, and one of the two paths of generations, read as the worker reads
+ * paths (core/api/route.h): without query and slashes at the end, with or without "/v1". */
 static ngx_uint_t ngx_http_tokenring_is_generation(struct message_request *m)
 {
-    size_t len;
     const char *query;
     struct slice path;
 
@@ -24,10 +24,13 @@ static ngx_uint_t ngx_http_tokenring_is_generation(struct message_request *m)
         path.len--;
     }
 
-    len = sizeof("/completions") - 1;
+    if (slice_starts(path, slice_of("/v1/"))) {
+        path.ptr += sizeof("/v1") - 1;
+        path.len -= sizeof("/v1") - 1;
+    }
 
-    return m->method.len == 4 && ngx_memcmp(m->method.ptr, "POST", 4) == 0 && path.len >= len &&
-           ngx_memcmp(path.ptr + path.len - len, "/completions", len) == 0;
+    return slice_is(m->method, "POST") &&
+           (slice_is(path, "/completions") || slice_is(path, "/chat/completions"));
 }
 
 ngx_uint_t ngx_http_tokenring_gate_closed(ngx_http_tokenring_channel_t *ch,

@@ -36,9 +36,13 @@ def test_a_closed_gate_answers_as_the_worker_would():
         rig.logged(r'/v1/completions 503 503 unix:')
         for path in ('/health', '/v1/completions', '/pairs?x=/completions'):
             rig.get(path)
-        for path in ('/health', '/v1/completionsx', '/v1/embeddings', '/'):
-            rig.post(path, BODY)
-        assert len(asked(rig)) == 1 + 7, asked(rig)  # all of these are the worker's own to answer
+        rig.post('/health', BODY)
+        for path in ('/v1/completionsx', '/v1/embeddings', '/', '/foo/completions', '/v1/foo/completions', '/v1/chat/foo/completions',
+                     '/v1/v1/completions', '/v1//completions', '/v2/completions', '/v1/chatcompletions', '/chat/v1/completions', '/completions/x'):
+            assert rig.post(path, BODY)[0] == 404, path
+        for method in ('PUT', 'DELETE', 'OPTIONS'):
+            rig.request('/v1/completions', method)
+        assert len(asked(rig)) == 1 + 3 + 13 + 3, asked(rig)  # all of these are the worker's own to answer
         assert gate(rig, 0) == 4
         assert rig.post('/v1/completions', BODY)[0] == 404
         assert gate(rig, 0) == 0
