@@ -4,11 +4,13 @@
     tests/run.py [--build build] [--long] [--only STEP,...] [--list]
 
 Steps: meson (unit, kernels, stress, golden, end to end), tiers (end to end with forced scalar, AVX2 and AVX-VNNI kernels), clang
-(warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, load (long only), fuzz, soak. The last line is `N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and
-`not ok` lines, anything else counts one. A line `SKIP: what: why` is a skip; with STRICT=1 a skip fails, except that of
-an instruction set which this CPU lacks (`SKIP: tier ...`).
+(warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, fuzz, load, soak. What a step needs is built first.
+Then programs that measure nothing run as many at a time as there are CPUs, and at last the others, each alone. The last line is
+`N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and `not ok` lines, anything else counts
+one. A line `SKIP: what: why` is a skip; with STRICT=1 a skip fails, except that of an instruction set which this CPU lacks
+(`SKIP: tier ...`).
 """
-import argparse, json, os, pathlib, re, shutil, subprocess, sys, threading, time
+import argparse, concurrent.futures, dataclasses, json, os, pathlib, random, re, shutil, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(__file__).resolve().parent.parent
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -21,11 +23,11 @@ build = (root / args.build).resolve()
 strict = os.environ.get('STRICT', '') not in ('', '0')
 shared = pathlib.Path(os.environ.get('TOKENRING_SHARED', root.parent / 'shared'))
 env = dict(os.environ, TOKENRING_SOURCE=str(root), TOKENRING_BUILD=str(build), TOKENRING_SHARED=str(shared))
+perturb = os.environ.get('MALLOC_PERTURB_', str(random.randint(1, 255)))  # nothing may depend on what malloc finds
 if args.long:
     env['TOKENRING_LONG'] = '1'
 passed = failed = 0
 skips, failures = [], []
-counting = threading.Lock()
 
 
 def count(name, code, output):
@@ -53,40 +55,102 @@ def count(name, code, output):
     if failed > before:
         failures.append(name)
         print(f'--- {name} failed (exit status {code}); its last lines:')
-        print('\n'.join('    ' + line for line in output.splitlines()[-40:]), flush=True)
+        print(last_lines(output), flush=True)
 
 
-def command(name, argv, timeout=600, extra=None):
-    """Runs one command as one test program."""
+def last_lines(output):
+    return '\n'.join('    ' + line for line in output.splitlines()[-40:])
+
+
+@dataclasses.dataclass
+class Job:
+    """A test program."""
+    name: str
+    argv: list
+    env: dict
+    timeout: float
+    cwd: pathlib.Path = root
+    alone: bool = False  # it measures, or loads the machine
+    again: bool = False  # neighbours may have a say in it: if it fails, it runs once more, alone, and that counts
+
+
+def execute(job):
+    """Runs a job; returns its exit status, what it printed and how long it took."""
     start = time.time()
-    try:
-        done = subprocess.run(argv, cwd=root, env=dict(env, **(extra or {})), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=timeout, errors='replace')
-        code, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as late:
-        code, output = 124, (late.stdout or b'').decode(errors='replace') + f'\nran past {timeout} s'
-    with counting:
-        print(f'{name}: {"ok" if code == 0 else "skipped" if code == 77 else "FAILED"} ({time.time() - start:.0f} s)', flush=True)
-        count(name, code, output)
-    return code == 0
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(job.argv, cwd=job.cwd, env=dict(env, **job.env), stdin=subprocess.DEVNULL, stdout=out,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        late = ''
+        try:
+            code = process.wait(job.timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code, late = 124, f'\nran past {job.timeout:.0f} s'
+        out.seek(0)
+        return code, out.read().decode(errors='replace') + late, time.time() - start
 
 
-def programs_of(directory, suite):
-    """The programs of a suite's tests, as ninja names them."""
-    told = subprocess.run(['meson', 'introspect', '--tests', str(directory)], stdout=subprocess.PIPE, check=True)
-    return sorted({os.path.relpath(test['cmd'][0], directory) for test in json.loads(told.stdout)
-                   if any(name.split(':')[-1] == suite for name in test['suite'])})
+def told(name, code, seconds):
+    print(f'{name}: {"ok" if code == 0 else "skipped" if code == 77 else "FAILED"} ({seconds:.1f} s)', flush=True)
 
 
-def compile_in(name, directory, options, compiler, suite=None):
-    """Configures a build folder of its own and builds everything in it, or what a suite's tests need."""
-    global failed
+def settle(job, code, output, seconds):
+    """Counts a job, which may run once more."""
+    told(job.name, code, seconds)
+    if job.again and code not in (0, 77):
+        print(last_lines(output))
+        code, output, seconds = execute(job)
+        told(f'{job.name}: once more', code, seconds)
+    count(job.name, code, output)
+
+
+def run_all(jobs):
+    """Those that need not be alone together, those first that may take longest; then the others."""
+    together = sorted((job for job in jobs if not job.alone), key=lambda job: -job.timeout)
+    once_more = []
+    with concurrent.futures.ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)))) as pool:
+        begun = {pool.submit(execute, job): job for job in together}
+        for done in concurrent.futures.as_completed(begun):
+            job, outcome = begun[done], done.result()
+            if job.again and outcome[0] not in (0, 77):
+                once_more.append((job, *outcome))
+            else:
+                settle(job, *outcome)
+    for outcome in once_more:
+        settle(*outcome)
+    for job in jobs:
+        if job.alone:
+            settle(job, *execute(job))
+
+
+def introspect(directory, what):
+    done = subprocess.run(['meson', 'introspect', what, str(directory)], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def tests_of(directory, suites):
+    """Meson's tests of these suites (of all: none given)."""
+    return [test for test in introspect(directory, '--tests') if not suites or {name.split(':')[-1] for name in test['suite']} & set(suites)]
+
+
+def compile_in(name, directory, options, compiler, suites=()):
+    """Configures a build folder of its own and builds what the tests of these suites need; everything, if none are given."""
     start = time.time()
-    steps = []
-    if not (directory / 'build.ninja').exists():
-        steps.append(lambda: ['meson', 'setup', str(directory), *options])
-    steps.append(lambda: ['ninja', '-C', str(directory), *(programs_of(directory, suite) if suite else [])])
-    for argv in steps:
+    setup = ['meson', 'setup', str(directory), *options]
+    if (directory / 'build.ninja').exists():
+        setup += ['--reconfigure']
+
+    def ninja():
+        targets = []
+        if suites:
+            files = {target['id']: target['filename'] for target in introspect(directory, '--targets')}
+            for test in tests_of(directory, suites):
+                wanted = [test['cmd'][0], *(file for depends in test['depends'] for file in files[depends])]
+                targets += [os.path.relpath(file, directory) for file in wanted if pathlib.Path(file).is_relative_to(directory)]
+        return ['ninja', '-C', str(directory), *sorted(set(targets))]
+
+    for argv in (lambda: setup), ninja:
         done = subprocess.run(argv(), cwd=root, env=dict(env, CC=compiler), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors='replace')
         if done.returncode != 0:
             count(name, 1, done.stdout)
@@ -96,40 +160,21 @@ def compile_in(name, directory, options, compiler, suite=None):
     return True
 
 
-def run_meson(directory, options, extra):
-    """`meson test`; returns its outcomes as (name, exit status, seconds, output), and what it printed itself."""
-    log = directory / 'meson-logs' / 'testlog.json'
-    log.unlink(missing_ok=True)
-    done = subprocess.run(['meson', 'test', '-C', str(directory), '--no-rebuild', '--num-processes', str(os.cpu_count() or 1), *options],
-                          cwd=root, env=dict(env, TOKENRING_BUILD=str(directory), **(extra or {})), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, errors='replace')
-    outcomes = []
-    for line in log.read_text().splitlines() if log.exists() else []:
-        test = json.loads(line)
-        code = {'OK': 0, 'SKIP': 77, 'EXPECTEDFAIL': 0}.get(test['result'], test.get('returncode') or 1)
-        outcomes.append((test['name'], code, test.get('duration', 0), (test.get('stdout') or '') + '\n' + (test.get('stderr') or '')))
-    return outcomes, done.stdout
-
-
-def meson_tests(label, directory, options=(), extra=None):
-    """Runs `meson test` and counts each program by its own output. A program of the end-to-end or stress tests that
-    fails, where timing and neighbours have a say, runs once more, alone, and that outcome counts; both are printed."""
-    outcomes, printed = run_meson(directory, options, extra)
-    if not outcomes:
-        return count(label, 1, printed)
-    for name, code, seconds, output in outcomes:
-        print(f"{label} {name}: {'ok' if code == 0 else 'skipped' if code == 77 else 'FAILED'} ({seconds:.1f} s)", flush=True)
-        if code not in (0, 77) and re.search(r'e2e|stress', name.split(' / ')[0]):
-            print('\n'.join('    ' + line for line in output.splitlines()[-40:]))
-            again, _ = run_meson(directory, [name.split(' / ')[-1], *options], extra)
-            if again:
-                _, code, seconds, output = again[0]
-                print(f"{label} {name}: once more: {'ok' if code == 0 else 'FAILED'} ({seconds:.1f} s)", flush=True)
-        count(f'{label} {name}', code, output)
+def meson_jobs(label, directory, suites=(), name=None, extra=None, stretch=1):
+    """Jobs of meson's tests in these suites, or of the one test. stretch: that much longer may they take."""
+    jobs = []
+    for test in tests_of(directory, suites):
+        if name and test['name'] != name:
+            continue
+        suite = '+'.join(part.split(':')[-1] for part in test['suite'])
+        own = {**test['env'], 'MALLOC_PERTURB_': perturb, **env, **(extra or {}), 'TOKENRING_BUILD': str(directory)}
+        jobs.append(Job(f"{label} {suite} / {test['name']}", test['cmd'], own, test['timeout'] * stretch, pathlib.Path(test['workdir'] or directory), alone=not test['is_parallel'],
+                        again='e2e' in suite or 'stress' in suite))
+    return jobs
 
 
 def step_meson():
-    meson_tests('test', build)
+    return meson_jobs('test', build)
 
 
 # The end-to-end programs that run a model, in the tiers that a new CPU would not choose. Short: the tests with
@@ -140,6 +185,7 @@ TIER_PROGRAMS = {'api': [], 'cache': [], 'choices': [], 'exact': [], 'fair': [],
 
 
 def step_tiers():
+    jobs = []
     for tier in ('scalar', 'avx2', 'avxvnni'):
         probe = subprocess.run([build / 'tokenringd', '-t', '--model', os.devnull, '--tier', tier], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if 'this CPU' in probe.stdout:
@@ -147,48 +193,60 @@ def step_tiers():
             continue
         extra = {'TOKENRING_TIER': tier, 'CK_TIMEOUT_MULTIPLIER': '10' if tier == 'scalar' else '2'}
         programs = {path.stem[5:]: [] for path in sorted((root / 'tests/e2e').glob('test_*.py'))} if args.long else TIER_PROGRAMS
-        for name, tests in programs.items():
-            command(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], timeout=3600 if args.long else 300, extra=extra)
-        meson_tests(f'tier {tier}', build, ['e2e worker model', *(['--timeout-multiplier', '10'] if args.long else [])], extra)
+        jobs += [Job(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], extra, 3600 if args.long else 300, alone=True, again=True)
+                 for name, tests in programs.items()]
+        jobs += meson_jobs(f'tier {tier}', build, name='e2e worker model', extra=extra, stretch=10 if args.long else 1)
+    return jobs
 
 
 def step_clang():
-    compile_in('clang build', root / 'build-clang', ['--buildtype=debugoptimized'], 'clang')
+    compile_in('clang build', root / 'build-clang', ['--buildtype=debug'], 'clang')
+    return []
 
 
 def step_sanitizers():
-    directory = root / 'build-asan'
-    if compile_in('sanitizer build', directory, ['-Db_sanitize=address,undefined', '-Db_lundef=false'], 'gcc'):
-        options = {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1', 'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1'}
-        shutil.copy(build / 'ngx_http_tokenring_module.so', directory)
-        meson_tests('sanitizers', directory, ['--suite', 'unit', '--suite', 'sanitize', '--timeout-multiplier', '5'], options)
+    """Unit tests and a serving worker under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    directory, suites = root / 'build-asan', ('unit', 'sanitize')
+    options = ['-Doptimization=1', '-Db_sanitize=address,undefined', '-Db_lundef=false']
+    if not compile_in('sanitizer build', directory, options, 'gcc', suites):
+        return []
+    shutil.copy(build / 'ngx_http_tokenring_module.so', directory)
+    extra = {'ASAN_OPTIONS': 'detect_leaks=1:abort_on_error=1', 'UBSAN_OPTIONS': 'halt_on_error=1:print_stacktrace=1', 'CK_TIMEOUT_MULTIPLIER': '5'}
+    if not args.long:
+        extra['TOKENRING_SHORT'] = '1'
+    return [dataclasses.replace(job, alone=False) for job in meson_jobs('sanitizers', directory, suites, extra=extra, stretch=5)]
 
 
 def step_threads():
     """What several threads do, under ThreadSanitizer. jemalloc is not instrumented and its mutexes unlock unseen, so
     that each of its locks looks like a second one: reports about mutexes are off, those of races are not."""
-    directory = root / 'build-tsan'
-    if compile_in('thread sanitizer build', directory, ['-Db_sanitize=thread', '-Db_lundef=false'], 'gcc', suite='threads'):
-        options = {'TSAN_OPTIONS': 'exitcode=66:report_mutex_bugs=0', 'CK_EXCLUDE_TAGS': 'slow', 'CK_TIMEOUT_MULTIPLIER': '10'}
-        meson_tests('threads', directory, ['--suite', 'threads', '--timeout-multiplier', '5'], options)
+    directory, suites = root / 'build-tsan', ('threads',)
+    options = ['-Doptimization=1', '-Db_sanitize=thread', '-Db_lundef=false']
+    if not compile_in('thread sanitizer build', directory, options, 'gcc', suites):
+        return []
+    extra = {'TSAN_OPTIONS': 'exitcode=66:report_mutex_bugs=0', 'CK_EXCLUDE_TAGS': 'slow', 'CK_TIMEOUT_MULTIPLIER': '10'}
+    return meson_jobs('threads', directory, suites, extra=extra, stretch=5)
 
 
 def step_valgrind():
-    command('valgrind', ['tests/valgrind.sh', str(build)], timeout=3600 if args.long else 600)
+    script = ['tests/valgrind.sh', str(build)]
+    names = subprocess.run([*script, '--list'], cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return [Job(f'valgrind {name}', [*script, name], {}, 2000) for name in names]
+
+
+def step_fuzz():
+    seconds = 600 if args.long else 15
+    names = sorted(file.stem[len('fuzz_'):] for file in (root / 'tests/fuzz').glob('fuzz_*.c'))
+    return [Job(f'fuzz {name}', ['tests/fuzz/run.sh', str(seconds), name], {}, seconds * 4 + 600) for name in names]
 
 
 def step_load():
     """Times under load: only where there is time for several tries."""
-    for name in ('pace', 'crowd', 'outside') if args.long else ():
-        command(name, ['python3', f'tests/long/{name}.py'], timeout=3600)
-
-
-def step_fuzz():
-    command('fuzz', ['tests/fuzz/run.sh', '600' if args.long else '15'], timeout=7200 if args.long else 900)
+    return [Job(name, ['python3', f'tests/long/{name}.py'], {}, 1800, alone=True) for name in ('pace', 'crowd', 'outside') if args.long]
 
 
 def step_soak():
-    command('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], timeout=4500 if args.long else 120)
+    return [Job('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], {}, 4500 if args.long else 120, alone=True)]
 
 
 steps = {name[5:]: function for name, function in list(globals().items()) if name.startswith('step_')}
@@ -205,15 +263,7 @@ if model:
     env['TOKENRING_MODEL'] = model
 if not shared.is_dir():
     print(f'note: {shared} does not exist; tests that need it skip')
-# Neither the hour of soak nor the long fuzzing looks at times: they run side by side.
-side = [threading.Thread(target=steps[name]) for name in ('fuzz', 'soak') if args.long and {'fuzz', 'soak'} <= set(chosen)]
-for name in chosen:
-    if not (side and name in ('fuzz', 'soak')):
-        steps[name]()
-for thread in side:
-    thread.start()
-for thread in side:
-    thread.join()
+run_all([job for name in chosen for job in steps[name]()])
 
 unexcused = [line for line in skips if not line.startswith('SKIP: tier ')]
 for line in sorted(set(skips)):
@@ -223,6 +273,7 @@ if strict and unexcused:
     failed += len(unexcused)
 if failures:
     print('failed: ' + ', '.join(failures))
+    print(f'MALLOC_PERTURB_ was {perturb}')
 print(f'({time.time() - start:.0f} s)')
 print(f'{passed} passed, {failed} failed, {len(skips)} skipped', flush=True)
 sys.exit(1 if failed else 0)

@@ -88,6 +88,23 @@ void tile_model_store(unsigned tile, void *base, size_t stride)
         memcpy((uint8_t *)base + r * stride, unit.data[tile][r], unit.row_bytes[tile]);
 }
 
+/* The rows of c grow by those of a times b. Not instrumented, as it takes nine tenths of the time then: it touches the
+ * model's own tiles alone, whose shapes were checked. */
+__attribute__((no_sanitize("address", "undefined"))) static void
+multiply(unsigned c, unsigned a, unsigned b, bool a_signed, bool b_signed)
+{
+    for (unsigned m = 0; m < unit.rows[c]; m++)
+        for (unsigned n = 0; n < unit.row_bytes[c] / 4u; n++) {
+            uint32_t sum;
+            memcpy(&sum, &unit.data[c][m][4 * n], sizeof(sum));
+            for (unsigned k = 0; k < unit.row_bytes[a]; k++) {
+                const uint8_t x = unit.data[a][m][k], w = unit.data[b][k / 4][4 * n + k % 4];
+                sum += (uint32_t)((a_signed ? (int8_t)x : x) * (b_signed ? (int8_t)w : w));
+            }
+            memcpy(&unit.data[c][m][4 * n], &sum, sizeof(sum));
+        }
+}
+
 void tile_model_product(unsigned c, unsigned a, unsigned b, bool a_signed, bool b_signed)
 {
     insist_tile(c);
@@ -99,16 +116,7 @@ void tile_model_product(unsigned c, unsigned a, unsigned b, bool a_signed, bool 
            "operands' shapes do not fit");
     spend();
     unit.products++;
-    for (unsigned m = 0; m < unit.rows[c]; m++)
-        for (unsigned n = 0; n < unit.row_bytes[c] / 4u; n++) {
-            uint32_t sum;
-            memcpy(&sum, &unit.data[c][m][4 * n], sizeof(sum));
-            for (unsigned k = 0; k < unit.row_bytes[a]; k++) {
-                const uint8_t x = unit.data[a][m][k], w = unit.data[b][k / 4][4 * n + k % 4];
-                sum += (uint32_t)((a_signed ? (int8_t)x : x) * (b_signed ? (int8_t)w : w));
-            }
-            memcpy(&unit.data[c][m][4 * n], &sum, sizeof(sum));
-        }
+    multiply(c, a, b, a_signed, b_signed);
 }
 
 void tile_model_dpbssd(unsigned c, unsigned a, unsigned b)
