@@ -4,7 +4,7 @@
     tests/run.py [--build build] [--long] [--only STEP,...] [--list]
 
 Steps: meson (unit, kernels, stress, golden, end to end), tiers (end to end with forced scalar, AVX2 and AVX-VNNI kernels), clang
-(warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, fuzz, load, soak. What a step needs is built first.
+(warnings are errors there too), sanitizers, threads (ThreadSanitizer), valgrind, fuzz, load (long only), soak. What a step needs is built first.
 Then programs that measure nothing run as many at a time as there are CPUs, and at last the others, each alone. The last line is
 `N passed, N failed, N skipped`. A program of Check counts its checks, a script its `ok` and `not ok` lines, anything else counts
 one. A line `SKIP: what: why` is a skip; with STRICT=1 a skip fails, except that of an instruction set which this CPU lacks
@@ -242,11 +242,12 @@ def step_fuzz():
 
 def step_load():
     """Times under load: only where there is time for several tries."""
-    return [Job(name, ['python3', f'tests/long/{name}.py'], {}, 1800, alone=True) for name in ('pace', 'crowd', 'outside') if args.long]
+    return [Job(name, ['python3', f'tests/long/{name}.py'], {}, 3600, alone=True) for name in ('pace', 'crowd', 'outside') if args.long]
 
 
 def step_soak():
-    return [Job('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], {}, 4500 if args.long else 120, alone=True)]
+    """Its hour looks at no times, and goes beside the long fuzzing."""
+    return [Job('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], {}, 4500 if args.long else 120, alone=not args.long)]
 
 
 steps = {name[5:]: function for name, function in list(globals().items()) if name.startswith('step_')}

@@ -493,7 +493,7 @@ static int test_preemption(const char *path, enum kv_type type)
 int main(void)
 {
     const char *shared = getenv("TOKENRING_SHARED");
-    char path[4096];
+    char f32[4096], q8[4096];
     struct stat st;
     if (shared == NULL || stat(shared, &st) != 0) {
         printf("SKIP: exact: no shared data folder\n");
@@ -501,15 +501,15 @@ int main(void)
     }
     is_short = getenv("TOKENRING_SHORT") != NULL;
     int bad = 0;
-    snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-f32.gguf", shared);
+    snprintf(f32, sizeof(f32), "%s/data/models/stories260K/stories260K-f32.gguf", shared);
+    snprintf(q8, sizeof(q8), "%s/data/models/stories260K/stories260K-q8_0.gguf", shared);
     /* Valgrind looks at memory, for which one type that is quantised and one that isn't do; each takes minutes there. */
     const bool valgrind = getenv("TOKENRING_VALGRIND") != NULL;
-    bad += valgrind ? 0 : test_file(path, KV_F32, "f32");
-    bad += test_preemption(path, KV_F32);
-    bad += valgrind ? 0 : test_preemption(path, KV_Q4);
-    snprintf(path, sizeof(path), "%s/data/models/stories260K/stories260K-q8_0.gguf", shared);
-    bad += valgrind ? 0 : test_file(path, KV_F16, "f16");
-    bad += test_file(path, KV_Q8_0, "q8_0");
-    bad += valgrind ? 0 : test_file(path, KV_Q4, "q4");
+    bad += valgrind ? 0 : test_file(f32, KV_F32, "f32");
+    bad += test_preemption(f32, KV_F32);
+    bad += valgrind ? 0 : test_preemption(f32, KV_Q4);
+    bad += valgrind ? 0 : test_file(q8, KV_F16, "f16");
+    bad += test_file(q8, KV_Q8_0, "q8_0");
+    bad += valgrind ? 0 : test_file(q8, KV_Q4, "q4");
     return bad != 0;
 }
