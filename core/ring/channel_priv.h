@@ -1,4 +1,4 @@
-/* channel_priv.h: shared by channel.c (the data path) and handshake.c. */
+/* channel_priv.h: shared by channel.c (streams and frames), doorbell.c and handshake.c. */
 #ifndef RING_CHANNEL_PRIV_H
 #define RING_CHANNEL_PRIV_H
 
@@ -18,5 +18,7 @@
 /* Sets up rings, credits and the table once the geometry (in c->in, c->out) is agreed and both regions are
  * mapped. STATUS_NO_MEMORY, or STATUS_OK. */
 enum status channel_begin(struct channel *c, const struct hello *agreed, struct error *err);
+/* Lets waiting control frames go, oldest first, while there is room. */
+void channel_send_waiting(struct channel *c);
 
 #endif

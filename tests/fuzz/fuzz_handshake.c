@@ -4,7 +4,7 @@
  * we take a step, the socket closes. Nothing may hang or crash, no descriptor may be left behind, a failure must have a
  * sentence, and a channel that comes up must stand on a region that no peer can shrink.
  *
- * sources: core/ring/handshake.c core/ring/channel.c core/ring/ring.c core/ring/message.c core/base/status.c core/base/check.c
+ * sources: core/ring/handshake.c core/ring/channel.c core/ring/doorbell.c core/ring/ring.c core/ring/message.c core/base/status.c core/base/check.c
  * covers: core/ring/handshake.c
  */
 #include <fcntl.h>

@@ -3,8 +3,8 @@
  * do next, and its arguments. Nothing may be read outside of the region (it ends where memory ends), nothing may hang,
  * and our own books must stay in order.
  *
- * sources: core/ring/ring.c core/ring/message.c core/ring/channel.c core/base/status.c core/base/check.c
- * covers: core/ring/ring.c core/ring/message.c core/ring/channel.c
+ * sources: core/ring/ring.c core/ring/message.c core/ring/channel.c core/ring/doorbell.c core/base/status.c core/base/check.c
+ * covers: core/ring/ring.c core/ring/message.c core/ring/channel.c core/ring/doorbell.c
  */
 #include <stdlib.h>
 #include <string.h>
