@@ -3,17 +3,8 @@
 #ifndef KERNELS_AVX512_UNPACK_H
 #define KERNELS_AVX512_UNPACK_H
 
-#include <stdbool.h>
-
 #include "core/kernels/vec512.h"
-#include "core/kernels/weights_priv.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
+#include "core/kernels/weight_traits.h"
 
 /* Weights of 16 rows x 32 columns. */
 struct block512 {
@@ -118,29 +109,6 @@ INLINE void unpack_q3(const uint8_t *unit, uint32_t i, struct block512 *b)
     for (int g = 0; g < 8; g++) {
         __m512i at = g <= 2 ? _mm512_slli_epi32(bits, 2 - g) : _mm512_srli_epi32(bits, g - 2);
         b->q[g] = _mm512_ternarylogic_epi32(b->q[g], at, four, 0xf8);
-    }
-}
-
-INLINE bool has_min(enum weight_type type)
-{
-    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1;
-}
-
-/* Integers over 256 columns, activations with one scale for them. */
-INLINE bool is_256(enum weight_type type)
-{
-    return type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q6_K;
-}
-
-INLINE uint32_t unit_blocks(enum weight_type type)
-{
-    switch (type) {
-    case WEIGHT_Q2_K:
-    case WEIGHT_Q3_K:
-    case WEIGHT_IQ4_XS:
-        return 8;
-    default:
-        return 2;
     }
 }
 
