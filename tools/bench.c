@@ -17,6 +17,7 @@
 #include "core/model/session.h"
 #include "tools/bench_serve.h"
 #include "tools/bench_spec.h"
+#include "tools/numbers.h"
 #include "tools/tool.h"
 
 #define LIST_MAX 16
@@ -347,7 +348,6 @@ static int parse(int argc, char **argv, struct bench *b)
                                             {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "m:t:p:n:b:d:r:h", options, NULL)) != -1) {
-        struct list one;
         bool ok = true;
         struct error err = {0};
         switch (c) {
@@ -370,16 +370,13 @@ static int parse(int argc, char **argv, struct bench *b)
             ok = parse_list(optarg, 0, 1 << 20, &b->depths);
             break;
         case 't':
-            ok = parse_list(optarg, 1, 256, &one) && one.n == 1;
-            b->threads = one.values[0];
+            ok = whole32(optarg, 1, 256, &b->threads);
             break;
         case 'r':
-            ok = parse_list(optarg, 1, REPEATS_MAX, &one) && one.n == 1;
-            b->repeats = one.values[0];
+            ok = whole32(optarg, 1, REPEATS_MAX, &b->repeats);
             break;
         case 'c':
-            ok = parse_list(optarg, 1, 4096, &one) && one.n == 1;
-            b->chunk = one.values[0];
+            ok = whole32(optarg, 1, 4096, &b->chunk);
             break;
         case 'K':
             if (kv_geometry_type(optarg, &b->kv_type, &err) != STATUS_OK) {

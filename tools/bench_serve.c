@@ -10,6 +10,7 @@
 
 #include "core/base/buffer.h"
 #include "tools/bench_load.h"
+#include "tools/numbers.h"
 
 static const char help[] =
     "usage: tokenring bench serve URL [OPTION]...\n"
@@ -57,28 +58,6 @@ struct options {
     char host[256], port[8];
     bool json;
 };
-
-static bool whole(const char *text, uint64_t least, uint64_t most, uint64_t *out)
-{
-    char *end;
-    *out = strtoull(text, &end, 10);
-    return end != text && *end == '\0' && *text != '-' && *out >= least && *out <= most;
-}
-
-static bool whole32(const char *text, uint32_t least, uint32_t most, uint32_t *out)
-{
-    uint64_t value;
-    bool ok = whole(text, least, most, &value);
-    *out = (uint32_t)value;
-    return ok;
-}
-
-static bool real(const char *text, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*out) && *out > 0;
-}
 
 static bool ends_with(const char *text, size_t n, const char *end)
 {
@@ -162,7 +141,7 @@ static int parse(int argc, char **argv, struct options *o)
             ok = whole(optarg, 1, 1000000000, &l->requests);
             break;
         case 'R':
-            ok = real(optarg, &l->rate);
+            ok = positive(optarg, 1e9, &l->rate);
             break;
         case 'p':
             l->prompts.file = optarg;
@@ -192,7 +171,7 @@ static int parse(int argc, char **argv, struct options *o)
             ok = whole(optarg, 0, UINT64_MAX, &l->prompts.seed);
             break;
         case 't':
-            ok = real(optarg, &l->timeout);
+            ok = positive(optarg, 1e9, &l->timeout);
             break;
         case 'k':
             l->keepalive = false;

@@ -22,6 +22,7 @@
 #include "core/model/sample.h"
 #include "core/model/session.h"
 #include "core/text/tokenizer.h"
+#include "tools/numbers.h"
 #include "tools/tool.h"
 
 struct arguments {
@@ -59,16 +60,6 @@ static int fail(const char *text)
     return 1;
 }
 
-static bool number(const char *text, uint32_t least, uint32_t *n)
-{
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || value < least || value > 1u << 30)
-        return false;
-    *n = (uint32_t)value;
-    return true;
-}
-
 static uint32_t cpus(void)
 {
     cpu_set_t set;
@@ -104,16 +95,16 @@ static int parse(int argc, char **argv, struct arguments *a)
             a->text = optarg;
             break;
         case 'c':
-            fine = number(optarg, 4, &a->window);
+            fine = whole32(optarg, 4, 1u << 30, &a->window);
             break;
         case 't':
-            fine = number(optarg, 1, &a->threads) && a->threads <= 256;
+            fine = whole32(optarg, 1, 256, &a->threads);
             break;
         case CHUNKS:
-            fine = number(optarg, 1, &a->chunks);
+            fine = whole32(optarg, 1, 1u << 30, &a->chunks);
             break;
         case FROM:
-            fine = number(optarg, 1, &a->from);
+            fine = whole32(optarg, 1, 1u << 30, &a->from);
             break;
         case KV_TYPE:
             if (kv_geometry_type(optarg, &a->kv_type, &err) != STATUS_OK)

@@ -12,6 +12,7 @@
 #include "core/base/xalloc.h"
 #include "core/gguf/gguf.h"
 #include "tools/gguf_write.h"
+#include "tools/numbers.h"
 #include "tools/tool.h"
 
 struct shape {
@@ -348,14 +349,11 @@ static int parse(int argc, char **argv, struct shape *s, const char **path)
                                  : c == 'H' ? &s->head_type
                                             : NULL;
         if (number != NULL) {
-            char *end;
-            unsigned long v = strtoul(optarg, &end, 10);
-            if (*end != '\0' || v == 0 || v > 1000000) {
+            if (!whole32(optarg, 1, 1000000, number)) {
                 fprintf(stderr, "tokenring synth: '%s' must be a number from 1 to 1000000\n",
                         optarg);
                 return 3;
             }
-            *number = (uint32_t)v;
         } else if (type != NULL) {
             if (!parse_type(optarg, type)) {
                 fprintf(stderr, "tokenring synth: no weights can be made of type '%s'\n", optarg);
@@ -368,7 +366,10 @@ static int parse(int argc, char **argv, struct shape *s, const char **path)
         } else if (c == 'T') {
             s->tied = true;
         } else if (c == 's') {
-            s->seed = strtoull(optarg, NULL, 10);
+            if (!whole(optarg, 0, UINT64_MAX, &s->seed)) {
+                fprintf(stderr, "tokenring synth: '%s' is no seed\n", optarg);
+                return 3;
+            }
         } else {
             usage(c == 'h' ? stdout : stderr);
             return c == 'h' ? 1 : 3;

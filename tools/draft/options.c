@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/numbers.h"
+
 static void usage(FILE *out)
 {
     fputs(
@@ -35,35 +37,6 @@ static void usage(FILE *out)
         out);
 }
 
-static bool whole(const char *text, uint64_t least, uint64_t most, uint64_t *n)
-{
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || value < least || value > most)
-        return false;
-    *n = value;
-    return true;
-}
-
-static bool small(const char *text, uint32_t least, uint32_t most, uint32_t *n)
-{
-    uint64_t value;
-    if (!whole(text, least, most, &value))
-        return false;
-    *n = (uint32_t)value;
-    return true;
-}
-
-static bool positive(const char *text, double most, double *x)
-{
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value > 0) || value > most)
-        return false;
-    *x = value;
-    return true;
-}
-
 /* "0,29": ascending. */
 static bool layer_list(const char *text, struct draft_options *o)
 {
@@ -71,7 +44,7 @@ static bool layer_list(const char *text, struct draft_options *o)
     o->n_layers = 0;
     for (char *part = strtok_r(copy, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
         uint32_t layer;
-        if (o->n_layers == TRAINER_LAYERS || !small(part, 0, 1u << 20, &layer) ||
+        if (o->n_layers == TRAINER_LAYERS || !whole32(part, 0, 1u << 20, &layer) ||
             (o->n_layers > 0 && layer <= o->layers[o->n_layers - 1]))
             return false;
         o->layers[o->n_layers++] = layer;
@@ -134,7 +107,7 @@ static bool take(int option, const char *value, struct draft_options *o)
         o->output = value;
         return true;
     case 't':
-        return small(value, 1, 256, &o->threads);
+        return whole32(value, 1, 256, &o->threads);
     case MINUTES:
         return positive(value, 1e6, &o->minutes);
     case TOKENS:
@@ -147,11 +120,11 @@ static bool take(int option, const char *value, struct draft_options *o)
         o->from = value;
         return true;
     case HEAD:
-        return small(value, 1, 1u << 24, &o->head_tokens);
+        return whole32(value, 1, 1u << 24, &o->head_tokens);
     case RATE:
         return positive(value, 1, &o->rate);
     case SLOTS:
-        return small(value, 1, 128, &o->slots);
+        return whole32(value, 1, 128, &o->slots);
     case SEED:
         return whole(value, 0, UINT64_MAX, &o->seed);
     case TIER:
