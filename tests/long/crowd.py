@@ -39,7 +39,6 @@ def test_common_prefix():
     with Site(default_model(), trace_logits=True, prefix_cache='off') as site:
         outcome(site, body(ids(2000, 'warm'), 8))
         want = [outcome(site, r) for r in requests[:4]]
-        alone = statistics.median(w[3] for w in want)
     with Site(default_model(), trace_logits=True) as site:
         got = []
         samples = sampled(site, lambda: got.extend(together([lambda r=r: outcome(site, r) for r in requests])))
@@ -50,13 +49,22 @@ def test_common_prefix():
         assert figures['cached_tokens_total'] == 7 * 1984
         most = max(s['kv_pages_used'] for s in samples)
         assert most <= 62 + 8 * 4, most
-        outcome(site, body(ids(20, 'decode'), 100))
-        step = site.stat()['itl_p50_us'] / 1e6
-        later = [outcome(site, body(prefix + ids(own, f'later {i}'), 8))[3] for i in range(5)]
-        share = alone * (16 + own) / (2000 + own)  # by the mean cost of a token; at the end of a long text it is up to 1.6 times that
-        print(f'    alone {alone * 1e3:.0f} ms to the first token, later {statistics.median(later) * 1e3:.0f} ms; {16 + own} tokens of {2000 + own}: '
-              f'{share * 1e3:.0f} to {share * 1.6e3:.0f} ms, a step {step * 1e3:.1f} ms; {most} pages at most')
-        assert statistics.median(later) <= 1.6 * share + step, (later, share, step)
+        seeds = iter(range(1000))
+
+        def look():
+            """A later request beside whole prompts of its length; both now, for the machine's pace wanders."""
+            outcome(site, body(ids(20, f'decode {next(seeds)}'), 100))
+            step = site.stat()['itl_p50_us'] / 1e6
+            alone, later = [], []
+            for _ in range(5):
+                alone.append(outcome(site, body(ids(2000 + own, f'whole {next(seeds)}'), 8))[3])
+                later.append(outcome(site, body(prefix + ids(own, f'later {next(seeds)}'), 8))[3])
+            alone, later = statistics.median(alone), statistics.median(later)
+            share = alone * (16 + own) / (2000 + own)  # by the mean cost of a token; at the end of a long text it is up to 1.6 times that
+            print(f'    alone {alone * 1e3:.0f} ms to the first token, later {later * 1e3:.0f} ms; {16 + own} tokens of {2000 + own}: '
+                  f'{share * 1e3:.0f} to {share * 1.6e3:.0f} ms, a step {step * 1e3:.1f} ms; {most} pages at most')
+            assert later <= 1.6 * share + step, (later, share, step)
+        attempts(3, look)
 
 
 def test_more_than_the_pages_hold():
