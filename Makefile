@@ -4,8 +4,10 @@
 #   make serve               nginx + worker with the default model on http://127.0.0.1:8080
 #                            (MODEL=file.gguf DRAFT=file.gguf PORT=8080 THREADS=n KV_TYPE=f16 ARGS="further worker options")
 #   make test                every test; the last line counts them (STRICT=1: a skip is a failure)
-#   make test-long           the same with an hour of soak, long fuzzing and valgrind, forced kernel tiers with the
-#                            default model, and times under load
+#   make test-long           the same with an hour of soak, long fuzzing and valgrind, every end-to-end program whole in each
+#                            forced kernel tier, and times under load: two and a half to three hours on two CPUs that have
+#                            nothing else to do, 4 GiB of memory, 2 GiB in /tmp (a model of 1.1B is made there; TOKENRING_1B
+#                            names one). tests/run.py --long --only STEP,... runs a part of it
 #   make install DESTDIR=    module, worker, tool, configuration
 
 BUILD ?= build
