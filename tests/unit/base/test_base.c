@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "core/base/background.h"
 #include "core/base/buffer.h"
@@ -156,11 +158,30 @@ START_TEST(sha256_is_sha256)
 }
 END_TEST
 
+/* The length of our turns, in ns, as sched_getattr says it since Linux 6.12; 0: the kernel does not tell. */
+static uint64_t slice_ns(void)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = sizeof(attributes)};
+    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0)
+        return 0;
+    return attributes.runtime;
+}
+
 START_TEST(background_gives_way)
 {
+    const uint64_t before = slice_ns();
+    ck_assert_uint_ne(before, BACKGROUND_SLICE_NS);
     ck_assert(background_enter(19));
     ck_assert_int_eq(sched_getscheduler(0), SCHED_BATCH);
     ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), 19);
+    if (before != 0)
+        ck_assert_uint_eq(slice_ns(), BACKGROUND_SLICE_NS);
 }
 END_TEST
 
