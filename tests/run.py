@@ -74,12 +74,24 @@ class Job:
     again: bool = False  # neighbours may have a say in it: if it fails, it runs once more, alone, and that counts
 
 
+running = set()
+
+
+def stop(number, frame):
+    """What runs is in sessions of its own, and ends with us all the same."""
+    for process in list(running):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+    os._exit(128 + number)
+
+
 def execute(job):
     """Runs a job; returns its exit status, what it printed and how long it took."""
     start = time.time()
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(job.argv, cwd=job.cwd, env=dict(env, **job.env), stdin=subprocess.DEVNULL, stdout=out,
                                    stderr=subprocess.STDOUT, start_new_session=True)
+        running.add(process)
         late = ''
         try:
             code = process.wait(job.timeout)
@@ -87,6 +99,7 @@ def execute(job):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             code, late = 124, f'\nran past {job.timeout:.0f} s'
+        running.discard(process)
         out.seek(0)
         return code, out.read().decode(errors='replace') + late, time.time() - start
 
@@ -258,6 +271,8 @@ chosen = args.only.split(',') if args.only else list(steps)
 for name in chosen:
     if name not in steps:
         sys.exit(f'run.py: no step is named {name!r}; --list prints them')
+for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, stop)
 start = time.time()
 model = subprocess.run([root / 'tools/get_model.sh'], stdout=subprocess.PIPE, text=True).stdout.strip()
 if model:
