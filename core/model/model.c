@@ -225,8 +225,8 @@ uint64_t model_kv_read(const struct model *m)
     return ((g->layers - 1) * m->plan.all.pages + m->plan.asked.pages) * g->layer;
 }
 
-/* Read at a time. Three parts of the weights take turns, so that a part has left the caches before it is read again. */
-#define STREAMS_BYTES ((size_t)20 << 20)
+/* Read at a time, of parts of the weights that take turns: a part has left the caches before it is read again. */
+#define STREAMS_BYTES ((size_t)10 << 20)
 #define STREAMS_ROUNDS 5
 #define STREAMS_WON 4 /* of them, each time by the gain: the machine may be busy with others */
 #define STREAMS_GAIN 0.95
@@ -243,7 +243,7 @@ static void run_multiply(void *arg, struct team_member *me)
     job->model->arch->multiply(job->model->state, job->first, job->layers, me);
 }
 
-/* How many layers a part of the weights is: the parts that there are not begin anew. */
+/* How many layers a part of the weights is. */
 static uint32_t streams_layers(const struct model_info *info)
 {
     const size_t layer = info->weight_bytes / info->layers + 1;
@@ -255,6 +255,7 @@ static uint32_t streams_layers(const struct model_info *info)
 void model_choose_streams(struct model *m, struct kernels *kernels, double seconds[3])
 {
     struct multiply job = {m, 0, streams_layers(&m->info)};
+    const unsigned parts = m->info.layers / job.layers;
     double best[3] = {INFINITY, INFINITY, INFINITY};
     unsigned chosen = 0, won[3] = {0, 0, 0};
     kernels->streams = 1;
@@ -262,10 +263,10 @@ void model_choose_streams(struct model *m, struct kernels *kernels, double secon
     bool open = !one; /* more than one may still win */
     for (unsigned round = 0; round < STREAMS_ROUNDS && open; round++) {
         double spent[3];
-        for (unsigned part = 0; part < 3; part++) {
-            unsigned i = (round + part) % 3; /* no number has a part of its own */
+        for (unsigned turn = 0; turn < 3; turn++) {
+            unsigned i = (round + turn) % 3; /* no number has a part of its own */
             kernels->streams = 1u << i;
-            job.first = m->info.layers < 3 ? 0 : part * job.layers;
+            job.first = (round * 3 + turn) % parts * job.layers;
             uint64_t start = clock_ns();
             team_run(m->team, run_multiply, &job);
             spent[i] = (double)(clock_ns() - start) * 1e-9;

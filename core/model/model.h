@@ -134,7 +134,7 @@ void model_step(struct model *model, const struct step *step, float *logits);
 void model_step_hidden(struct model *model, const struct step *step, float *logits, float *hidden);
 
 /* Measures in which number of streams (kernels.h) this machine reads the model's weights fastest, over some 60 MB of
- * them, in 2 to 20 ms, and sets kernels->streams: the table that the model was loaded with. More than one only if it
+ * them, in 1 to 10 ms, and sets kernels->streams: the table that the model was loaded with. More than one only if it
  * wins 5 % nearly every time. seconds: of one reading in 1, 2 and 4 streams, 0 if the tier has but one; may be NULL. No step may run. */
 void model_choose_streams(struct model *model, struct kernels *kernels, double seconds[3]);
 /* "auto" → 0, "1", "2", "4" → the number; INVALID otherwise. */
