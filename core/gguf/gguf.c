@@ -444,7 +444,8 @@ enum status gguf_open(const char *path, struct gguf **g, struct error *err)
     new->path = short_path(path);
     new->size = (uint64_t)st.st_size;
     new->fd = fd;
-    new->fetches = readahead_is_short(fd);
+    new->fetch_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    new->read_short = readahead_is_short(fd);
     if (new->size != 0) {
         void *bytes = mmap(NULL, (size_t) new->size, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -477,7 +478,7 @@ enum status gguf_open_memory(const void *bytes, size_t len, const char *name, st
     new->path = short_path(name);
     new->bytes = bytes;
     new->size = new->have = len;
-    new->fd = -1;
+    new->fd = new->fetch_fd = -1;
     return finish_open(new, g, err);
 }
 
@@ -491,6 +492,8 @@ void gguf_free(struct gguf *g)
         munmap((void *)(uintptr_t)g->map, (size_t)g->size);
     if (g->fd >= 0)
         close(g->fd);
+    if (g->fetch_fd >= 0)
+        close(g->fetch_fd);
     free(g->keys);
     free(g->tensors);
     free(g->keys_by_name);
@@ -523,16 +526,11 @@ enum status gguf_read(const struct gguf *g, uint64_t from, void *dst, size_t len
                      g->path, (unsigned long long)end, (unsigned long long)to);
 }
 
-bool gguf_fetches(const struct gguf *g)
-{
-    return g->fetches;
-}
-
 void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to)
 {
     to = to < g->size ? to : g->size;
-    if (g->fd >= 0 && from < to)
-        posix_fadvise(g->fd, (off_t)from, (off_t)(to - from), POSIX_FADV_WILLNEED);
+    if (g->fetch_fd >= 0)
+        readahead_fetch(g->fetch_fd, g->read_short, from, to);
 }
 
 enum status gguf_map(struct gguf *g, struct error *err)

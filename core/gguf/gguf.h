@@ -145,10 +145,8 @@ uint64_t tensor_row_bytes(enum tensor_type type, uint64_t n);
  * refused with both places named (CORRUPT), others' faults by the system's word (IO). */
 enum status gguf_read(const struct gguf *g, uint64_t from, void *dst, size_t len,
                       struct error *err);
-/* Whether asking ahead of reads from front to back helps (readahead.h). */
-bool gguf_fetches(const struct gguf *g);
-/* Asks the system to read bytes [from, to) into its cache, soon; nothing for a file in memory. May wait
- * for the disk to take the order. */
+/* Has the system read bytes [from, to) into its cache, for a reader from front to back (readahead.h); nothing for a file
+ * in memory. Waits for the disk; one thread at a time. */
 void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to);
 /* Maps the file, so that all tensors have data; see above for what that risks. Nothing for a file in
  * memory. */

@@ -21,7 +21,8 @@ struct gguf {
     uint64_t size, have;
     size_t reserved;
     int fd;          /* -1: in memory */
-    bool fetches;    /* the system alone reads too little ahead of us */
+    int fetch_fd;    /* gguf_fetch's; -1: in memory, or none could be opened */
+    bool read_short; /* readahead_is_short */
     const void *map; /* gguf_map's */
     uint32_t version;
     uint64_t n_keys, n_tensors;

@@ -40,8 +40,6 @@ static void *run(void *data)
 
 struct ahead *ahead_start(const struct gguf *g)
 {
-    if (!gguf_fetches(g))
-        return NULL;
     struct ahead *a = xcalloc(1, sizeof(*a));
     a->gguf = g;
     pthread_mutex_init(&a->mutex, NULL);

@@ -1,7 +1,6 @@
 /* ahead.h: a thread that has the system read a file before it is needed.
  *
- * Orders for reads wait where the disk's queue is full; whoever gives them can't compute meanwhile. So
- * one thread gives them, and those that repack find the bytes in the system's cache, or wait for no
+ * Who has the disk read (readahead.h) waits for it and can't compute meanwhile. So one thread does that, and those that repack find the bytes in the system's cache, or wait for no
  * more than the disk. */
 #ifndef MODEL_AHEAD_H
 #define MODEL_AHEAD_H
@@ -12,8 +11,7 @@
 
 struct ahead;
 
-/* Starts the thread, with nothing to read. NULL if it would be of no use (gguf_fetches) or there is none to be had,
- * which costs only speed. */
+/* Starts the thread, with nothing to read. NULL if there is none to be had, which costs only speed. */
 struct ahead *ahead_start(const struct gguf *g);
 /* Bytes up to `to` are wanted soon; what was asked for before is not asked for again. */
 void ahead_want(struct ahead *a, uint64_t to);

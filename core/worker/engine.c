@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -21,8 +22,9 @@
 
 /* Compute threads run as SCHED_BATCH with this niceness, so that loop and nginx come first. */
 #define COMPUTE_NICE 1
-/* Of the model file: ordered from the disk before anything is known about it. */
-#define FIRST_BYTES ((off_t)64 << 20)
+/* Of the model file: fetched from the disk before anything is known about it, in pieces. */
+#define FIRST_BYTES (UINT64_C(64) << 20)
+#define FIRST_PIECE (UINT64_C(4) << 20)
 /* The least that is planned for KV pages: the arena wants several slabs even of a tiny model. */
 #define KV_LEAST (UINT64_C(8) << 20)
 
@@ -277,15 +279,26 @@ static void make_fingerprint(struct engine *e)
              hash & UINT64_C(0xffffffffff));
 }
 
-/* The disk reads while the header is parsed; giving orders waits for it, hence the thread. */
-static void *order_first_bytes(void *path)
+/* The disk reads while the header is parsed; who has it do so waits for it, hence the thread. */
+struct first_bytes {
+    const char *path;
+    atomic_bool stop;
+};
+
+static void *fetch_first_bytes(void *data)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0) {
-        if (readahead_is_short(fd))
-            posix_fadvise(fd, 0, FIRST_BYTES, POSIX_FADV_WILLNEED);
-        close(fd);
+    struct first_bytes *job = data;
+    struct stat st;
+    int fd = open(job->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return NULL;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        bool is_short = readahead_is_short(fd);
+        uint64_t size = (uint64_t)st.st_size < FIRST_BYTES ? (uint64_t)st.st_size : FIRST_BYTES;
+        for (uint64_t at = 0; at < size && !atomic_load(&job->stop); at += FIRST_PIECE)
+            readahead_fetch(fd, is_short, at, at + FIRST_PIECE < size ? at + FIRST_PIECE : size);
     }
+    close(fd);
     return NULL;
 }
 
@@ -349,11 +362,12 @@ static enum status load(struct engine *e, struct error *err)
 
 enum status engine_load(struct engine *e, struct error *err)
 {
+    struct first_bytes job = {.path = e->options->model};
     pthread_t thread;
-    bool ordered =
-        pthread_create(&thread, NULL, order_first_bytes, (void *)(uintptr_t)e->options->model) == 0;
+    bool beside = pthread_create(&thread, NULL, fetch_first_bytes, &job) == 0;
     enum status status = load(e, err);
-    if (ordered)
+    atomic_store(&job.stop, true);
+    if (beside)
         pthread_join(thread, NULL);
     return status;
 }

@@ -1,11 +1,15 @@
 #define _GNU_SOURCE
+#define _GNU_SOURCE /* preadv2 */
 #include <check.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/base/background.h"
@@ -207,6 +211,34 @@ START_TEST(readahead_of_devices)
 }
 END_TEST
 
+/* What was fetched is read without waiting for the disk, on file systems that can tell. */
+START_TEST(readahead_fetches)
+{
+    enum { BYTES = 3 << 20 };
+    char path[] = "/tmp/test_base.XXXXXX", byte = 0;
+    struct iovec one = {&byte, 1};
+    int fd = mkstemp(path);
+    char *bytes = calloc(1, BYTES);
+    memset(bytes, 7, BYTES);
+    ck_assert_int_eq(write(fd, bytes, BYTES), BYTES);
+    ck_assert_int_eq(fsync(fd), 0);
+    for (int is_short = 0; is_short < 2; is_short++) {
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        readahead_fetch(fd, is_short, 1000, BYTES - 1000);
+        readahead_fetch(fd, is_short, 1000, 1000);
+        for (off_t at = 1000; at < BYTES - 1000 && !is_short;
+             at += 4096) { /* orders are not waited for */
+            ssize_t got = preadv2(fd, &one, 1, at, RWF_NOWAIT);
+            ck_assert(got == 1 ? byte == 7 : errno == EOPNOTSUPP);
+        }
+    }
+    readahead_fetch(-1, false, 0, 10); /* says nothing: reading will */
+    free(bytes);
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -219,6 +251,7 @@ int main(void)
     tcase_add_test(tc, errors_name_the_field);
     tcase_add_test(tc, background_gives_way);
     tcase_add_test(tc, readahead_of_devices);
+    tcase_add_test(tc, readahead_fetches);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
