@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/ring_client.h"
+#include "tests/check_main.h"
 
 #define ECHO "/tokenring/echo"
 static const struct slice nothing;
@@ -710,9 +711,5 @@ int main(void)
     tcase_add_test(tc, log_reopens);
     tcase_add_test(tc, idle_costs_nothing);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -13,6 +13,7 @@
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/ring_client.h"
 #include "tests/shared.h"
+#include "tests/check_main.h"
 
 #define TEXT "/v1/completions"
 static char folder[64], small[96], big[96];
@@ -637,10 +638,7 @@ int main(void)
     if (shared_folder("e2e worker model golden") != NULL)
         tcase_add_test(tc, golden_text);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = check_run(suite);
     char command[100];
     snprintf(command, sizeof(command), "rm -rf %s", folder);
     return system(command) != 0 || failed != 0;

@@ -19,6 +19,7 @@
 #include "guarded.h"
 #include "pairs.h"
 #include "tile_model.h"
+#include "tests/check_main.h"
 
 /* More than the time between two probes. */
 #define PROBE_TICKS 10000000u
@@ -368,9 +369,5 @@ int main(void)
     tcase_add_loop_test_raise_signal(unit, model_aborts_on_misuse, SIGABRT, 0, 11);
     suite_add_tcase(suite, unit);
 
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_run(suite);
 }

@@ -17,6 +17,7 @@
 #include "core/base/check.h"
 #include "core/base/xalloc.h"
 #include "pairs.h"
+#include "tests/check_main.h"
 
 #define MAX_TIERS 16
 
@@ -189,9 +190,5 @@ int main(int argc, char **argv)
 
     const char *required = getenv("REQUIRE_TIERS");
     const bool complete = report_missing(required ? required : "");
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 && complete ? 0 : 1;
+    return check_run(suite) != 0 || !complete;
 }

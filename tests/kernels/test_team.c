@@ -9,6 +9,7 @@
 #include <xmmintrin.h>
 
 #include "core/kernels/team.h"
+#include "tests/check_main.h"
 
 #define ITEMS 1000u
 #define STAGES 7u
@@ -197,9 +198,5 @@ int main(void)
     tcase_add_test(tc, both_ends);
     tcase_add_test(tc, bad_sizes);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

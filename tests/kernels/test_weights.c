@@ -10,6 +10,7 @@
 #include "core/kernels/kernels.h"
 #include "core/kernels/select.h"
 #include "expect.h"
+#include "tests/check_main.h"
 
 static void put_half(uint8_t *p, float v)
 {
@@ -373,9 +374,5 @@ int main(void)
     tcase_add_test(tc, shapes);
     tcase_add_test(tc, tiers);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "alloc/block_table.h"
+#include "tests/check_main.h"
 
 #define TABLES 8
 #define LONGEST 300u
@@ -194,9 +195,5 @@ int main(void)
     tcase_add_test(tc, tables_agree_with_arrays);
     tcase_add_test(tc, open_pages);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -8,6 +8,7 @@
 #include "alloc/arena.h"
 #include "alloc/block_table.h"
 #include "alloc/pages.h"
+#include "tests/check_main.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -319,9 +320,5 @@ int main(void)
     tcase_add_test(tc, append_copies_a_shared_last_page);
     tcase_add_test(tc, truncate_never_touches_a_shared_page);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

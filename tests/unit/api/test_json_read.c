@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/api/json_read.h"
+#include "tests/check_main.h"
 
 static struct json json;
 static struct error err;
@@ -193,9 +194,5 @@ int main(void)
     tcase_add_test(cases, strings);
     tcase_add_test(cases, numbers);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return check_run(suite);
 }

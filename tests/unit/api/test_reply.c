@@ -5,6 +5,7 @@
 
 #include "core/api/json_write.h"
 #include "tests/unit/api/fake_tokenizer.h"
+#include "tests/check_main.h"
 
 static struct api_request request;
 static struct api_reply reply;
@@ -456,9 +457,5 @@ int main(void)
     tcase_add_test(cases, numbers);
     tcase_add_test(cases, escapes);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return check_run(suite);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "tests/unit/api/fake_tokenizer.h"
+#include "tests/check_main.h"
 
 static struct api_request request;
 static struct error err;
@@ -527,9 +528,5 @@ int main(void)
     tcase_add_test(cases, prompts);
     tcase_add_test(cases, chats);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return check_run(suite);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/api/route.h"
+#include "tests/check_main.h"
 
 static struct api_route route(const char *method, const char *path)
 {
@@ -87,9 +88,5 @@ int main(void)
     tcase_add_test(cases, model_id);
     tcase_add_test(cases, errors);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return check_run(suite);
 }

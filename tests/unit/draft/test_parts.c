@@ -11,6 +11,7 @@
 #include "tools/draft/lookup.h"
 #include "tools/draft/prompts.h"
 #include "tools/draft/quantise.h"
+#include "tests/check_main.h"
 
 START_TEST(blocks_of_four_and_five_bits)
 {
@@ -167,9 +168,5 @@ int main(void)
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         tcase_add_test(cases, tests[i]);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "tests/gguf_builder.h"
+#include "tests/check_main.h"
 
 /* A small good file with one key of every type and tensors of several types. */
 static void build(struct gguf_builder *b)
@@ -423,9 +424,5 @@ int main(void)
     tcase_add_test(t, test_bad_keys);
     tcase_add_test(t, test_bad_tensors);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return check_run(s);
 }

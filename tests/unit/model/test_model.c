@@ -13,6 +13,7 @@
 #include "core/model/hash.h"
 #include "core/model/session.h"
 #include "tests/unit/model/toy.h"
+#include "tests/check_main.h"
 
 /* ---- geometry and hash ---- */
 
@@ -978,9 +979,5 @@ int main(void)
     tcase_add_test(c, memory_of_a_draft);
     suite_add_tcase(suite, c);
     suite_add_tcase(suite, slow);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_run(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "core/model/rope.h"
 #include "tests/gguf_builder.h"
+#include "tests/check_main.h"
 
 #define PI 3.141592653589793
 
@@ -142,9 +143,5 @@ int main(void)
     tcase_add_test(c, freqs);
     tcase_add_test(c, refused);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_run(suite);
 }

@@ -12,6 +12,7 @@
 #include "core/model/math64.h"
 #include "core/model/sample.h"
 #include "core/model/sample_loops.h"
+#include "tests/check_main.h"
 
 static struct kernels kernels;
 
@@ -446,9 +447,5 @@ int main(void)
     tcase_add_test(c, penalties);
     tcase_add_test(c, logprobs);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_run(suite);
 }

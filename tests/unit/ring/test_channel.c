@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "tests/unit/ring/pair.h"
+#include "tests/check_main.h"
 
 static struct channel_frame f;
 static struct error err;
@@ -722,9 +723,5 @@ int main(void)
     tcase_add_test(small, waiting_credit_and_reset_go_out_too);
     suite_add_tcase(suite, tc);
     suite_add_tcase(suite, small);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

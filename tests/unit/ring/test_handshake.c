@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "tests/unit/ring/pair.h"
+#include "tests/check_main.h"
 
 #define ALL_SEALS (F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
@@ -423,9 +424,5 @@ int main(void)
     tcase_add_loop_test(tc, bad_answers_are_refused, 0, 8);
     tcase_add_test(tc, impossible_config_is_refused_at_once);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -4,6 +4,7 @@
 
 #include "core/ring/layout.h"
 #include "core/ring/message.h"
+#include "tests/check_main.h"
 
 static struct message_request request(void)
 {
@@ -146,9 +147,5 @@ int main(void)
     tcase_add_loop_test(tc, bad_bytes_are_refused_on_both_sides, 0, 12);
     tcase_add_test(tc, limits_are_named);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

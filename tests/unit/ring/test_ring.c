@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/ring/ring.h"
+#include "tests/check_main.h"
 
 #define SIZE RING_SIZE_MIN
 #define CONTROL 4096u
@@ -239,9 +240,5 @@ int main(void)
     tcase_add_loop_test(tc, writer_stops_at_a_head_that_lies, 0, 4);
     tcase_add_test(tc, a_frame_across_the_end_is_refused);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "harness.h"
+#include "tests/check_main.h"
 
 #define MIB ((size_t)1 << 20)
 #define SMALL_PAGE 256u
@@ -455,9 +456,5 @@ int main(void)
     tcase_set_timeout(tc, 60);
     Suite *suite = suite_create("sched choices");
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -7,6 +7,7 @@
 #include "core/sched/mailbox.h"
 #include "core/sched/queue.h"
 #include "core/sched/spsc.h"
+#include "tests/check_main.h"
 
 #define NUMBERS 300000u
 #define SENDERS 3
@@ -152,9 +153,5 @@ int main(void)
     tcase_add_test(tc, letters_of_a_sender_come_in_order);
     tcase_add_test(tc, a_sequence_put_back_keeps_its_turn);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

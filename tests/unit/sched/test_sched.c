@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "harness.h"
+#include "tests/check_main.h"
 
 #define MIB ((size_t)1 << 20)
 #define SMALL_PAGE 256u /* 32 numbers: memory is never short */
@@ -609,9 +610,5 @@ int main(void)
     tcase_add_test(tc, a_late_loop_loses_nothing);
     tcase_add_test(tc, the_descriptor_is_quiet_when_nothing_happens);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -12,6 +12,7 @@
 #include "core/spec/controller.h"
 #include "core/spec/model_drafter.h"
 #include "tests/unit/model/toy.h"
+#include "tests/check_main.h"
 
 enum { VOCAB = 700, MAPPED = 16, LENGTH = 40 };
 
@@ -277,9 +278,5 @@ int main(void)
     tcase_add_test(cases, a_head_of_its_own);
     tcase_add_loop_test(cases, rows_are_the_heads, 0, WEIGHT_TYPES);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/stats/render.h"
 #include "core/stats/writer.h"
+#include "tests/check_main.h"
 
 static char dir[64], path[128];
 static struct stats_writer *w;
@@ -225,9 +226,5 @@ int main(void)
     tcase_add_test(tc, health);
     tcase_add_test(tc, damaged_files);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/stats/writer.h"
+#include "tests/check_main.h"
 
 static char dir[64];
 static char output[65536];
@@ -194,9 +195,5 @@ int main(void)
     tcase_add_test(tc, which_file);
     tcase_add_test(tc, wrong_use_and_damage);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

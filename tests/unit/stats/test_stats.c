@@ -15,6 +15,7 @@
 #include "core/base/clock.h"
 #include "core/stats/reader.h"
 #include "core/stats/writer.h"
+#include "tests/check_main.h"
 
 static char dir[64], path[128];
 static _Alignas(64) unsigned char buf[STATS_FILE_MAX];
@@ -429,9 +430,5 @@ int main(void)
     tcase_add_test(tc, a_takeover_in_progress_is_told);
     tcase_add_test(tc, default_places);
     suite_add_tcase(suite, tc);
-    SRunner *sr = srunner_create(suite);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return check_run(suite);
 }

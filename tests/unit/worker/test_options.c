@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "tests/check_main.h"
+
 static struct options o;
 static struct error err;
 
@@ -185,9 +187,5 @@ int main(void)
     tcase_add_test(tc, command_line_wins);
     tcase_add_test(tc, help_names_every_option);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "core/worker/resources.h"
+#include "tests/check_main.h"
 
 #include <check.h>
 #include <errno.h>
@@ -162,9 +163,5 @@ int main(void)
     tcase_add_test(tc, threads);
     tcase_add_test(tc, plan);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return check_run(suite);
 }
