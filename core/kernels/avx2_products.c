@@ -429,38 +429,9 @@ static void set_stream(struct streams *t, uint32_t s, const struct matrix *w, ui
     STREAMED(type, 2)                                                                              \
     STREAMED(type, 4)
 
-TYPE(Q8_0)
-TYPE(Q4_0)
-TYPE(Q4_1)
-TYPE(Q5_0)
-TYPE(Q5_1)
-TYPE(Q4_K)
-TYPE(Q5_K)
-TYPE(Q6_K)
-TYPE(IQ4_NL)
-TYPE(IQ4_XS)
-TYPE(MXFP4)
-TYPE(Q2_K)
-TYPE(Q3_K)
+QUANTISED_TYPES(TYPE)
 
 void avx2_fill_products(struct kernels *k)
 {
-#define FILL(type)                                                                                 \
-    k->product[WEIGHT_##type] = product_##type;                                                    \
-    k->streamed[0][WEIGHT_##type] = streamed2_##type;                                              \
-    k->streamed[1][WEIGHT_##type] = streamed4_##type;
-    FILL(Q8_0)
-    FILL(Q4_0)
-    FILL(Q4_1)
-    FILL(Q5_0)
-    FILL(Q5_1)
-    FILL(Q4_K)
-    FILL(Q5_K)
-    FILL(Q6_K)
-    FILL(IQ4_NL)
-    FILL(IQ4_XS)
-    FILL(MXFP4)
-    FILL(Q2_K)
-    FILL(Q3_K)
-#undef FILL
+    QUANTISED_TYPES(FILL)
 }

@@ -515,22 +515,5 @@ TYPE(Q3_K, READY_TILES)
 
 void avx512_fill_products(struct kernels *k)
 {
-#define FILL(type)                                                                                 \
-    k->product[WEIGHT_##type] = product_##type;                                                    \
-    k->streamed[0][WEIGHT_##type] = streamed2_##type;                                              \
-    k->streamed[1][WEIGHT_##type] = streamed4_##type;
-    FILL(Q8_0)
-    FILL(Q4_0)
-    FILL(Q4_1)
-    FILL(Q5_0)
-    FILL(Q5_1)
-    FILL(Q4_K)
-    FILL(Q5_K)
-    FILL(Q6_K)
-    FILL(IQ4_NL)
-    FILL(IQ4_XS)
-    FILL(MXFP4)
-    FILL(Q2_K)
-    FILL(Q3_K)
-#undef FILL
+    QUANTISED_TYPES(FILL)
 }

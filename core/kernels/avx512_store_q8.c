@@ -2,15 +2,10 @@
  *
  * K and V go four positions at a time, those of a dword of V: their scales side by side, their quants put together by
  * shifts. Positions of a tile are only ever written alone or in whole dwords: the others may be another thread's. */
+#include "core/kernels/forced_inline.h"
 #include "core/kernels/kv_q8.h"
 #include "core/kernels/vec512.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
 #define ROWS 4
 
 /* Four positions' 32 dimensions. */
