@@ -1,7 +1,7 @@
 /* ahead.h: a thread that has the system read a file before it is needed.
  *
- * Who has the disk read (readahead.h) waits for it and can't compute meanwhile. So one thread does that, and those that repack find the bytes in the system's cache, or wait for no
- * more than the disk. */
+ * Who has the disk read (readahead.h) waits for it and can't compute meanwhile. So one thread does that,
+ * and those that repack find the bytes in the system's cache, or wait for no more than the disk. */
 #ifndef MODEL_AHEAD_H
 #define MODEL_AHEAD_H
 

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #define _GNU_SOURCE /* preadv2 */
 #include <check.h>
 #include <errno.h>
