@@ -55,10 +55,11 @@ END_TEST
 START_TEST(waiting_makes_important)
 {
     init_busy((struct sched_options){.max_running = 1});
+    const uint64_t now = clock_ns();
     for (uint64_t id = 1; id <= 3; id++) {
         struct generation *g = made(id, 0, id == 3 ? 9 : 4);
-        if (id == 2)
-            g->arrival_ns = clock_ns() - 6 * FAIR_AGE_NS; /* as good as 9 now, and older than 3 */
+        /* 2 is as good as 9 now, and older than 3; 1 is the youngest, for this test may be stopped for minutes */
+        g->arrival_ns = id == 2 ? now - 6 * FAIR_AGE_NS : now - id;
         harness_submit(&h, g);
     }
     harness_open(&h);
