@@ -24,10 +24,13 @@
 #include "core/base/clock.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/kernels.h"
+#include "core/kernels/seats.h"
 #include "core/kernels/team.h"
 
 #define SPIN_STAGE_NS 50000u
 #define SPIN_RUN_NS 2000000u
+/* How long a member that waits for a stage sleeps before it looks again who holds it up. */
+#define SLEEP_STAGE_NS 300000u
 #define GATE_OPEN 0x8000u
 #define GATE_INSIDE 0x7fffu
 #define BOTH_ENDS 0xffffu
@@ -35,7 +38,8 @@
 struct team {
     uint32_t size;
     int nice;
-    pthread_t *threads; /* size − 1 */
+    pthread_t *threads;  /* size − 1 */
+    struct seats *seats; /* NULL: a team of one */
 
     /* Written by the caller while the gate is closed. */
     team_fn *fn;
@@ -52,9 +56,11 @@ struct team {
     _Alignas(64) _Atomic uint32_t done;
 };
 
-static void futex_wait(const void *word, uint32_t value)
+/* ns 0: for as long as it takes. */
+static void futex_wait(const void *word, uint32_t value, uint64_t ns)
 {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    const struct timespec limit = {.tv_nsec = (long)ns};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, ns > 0 ? &limit : NULL, NULL, 0);
 }
 
 static void futex_wake_all(const void *word)
@@ -87,7 +93,7 @@ static void wait_change(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t
     } while (clock_ns() - start < spin_ns);
     atomic_fetch_add(sleepers, 1);
     while (atomic_load(word) == value)
-        futex_wait(word, value);
+        futex_wait(word, value, 0);
     atomic_fetch_sub(sleepers, 1);
 }
 
@@ -96,7 +102,7 @@ static bool stage_over(const struct team *t, uint32_t stage)
     return (uint32_t)(atomic_load(&t->ticket) >> 32) != stage;
 }
 
-static void wait_stage(struct team *t, uint32_t stage)
+static void wait_stage(struct team *t, uint32_t stage, uint32_t index)
 {
     const uint64_t start = clock_ns();
     do {
@@ -107,8 +113,11 @@ static void wait_stage(struct team *t, uint32_t stage)
         }
     } while (clock_ns() - start < SPIN_STAGE_NS);
     atomic_fetch_add(&t->ticket_sleepers, 1);
-    while (!stage_over(t, stage))
-        futex_wait(ticket_stage_word(t), stage);
+    while (!stage_over(t, stage)) {
+        if (t->seats != NULL)
+            seats_pull(t->seats, index);
+        futex_wait(ticket_stage_word(t), stage, SLEEP_STAGE_NS);
+    }
     atomic_fetch_sub(&t->ticket_sleepers, 1);
 }
 
@@ -132,6 +141,12 @@ static bool takes_back(const struct team_member *me, uint32_t total)
     return total <= BOTH_ENDS && !me->ascending && me->index >= (me->team->size + 1) / 2;
 }
 
+static void hold(const struct team_member *me, bool holds)
+{
+    if (me->team->seats != NULL)
+        seats_hold(me->team->seats, me->index, holds);
+}
+
 bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t *begin,
                uint32_t *end)
 {
@@ -140,6 +155,7 @@ bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t 
 
     check(chunk > 0);
     if (me->held > 0) {
+        hold(me, false);
         uint32_t done = atomic_fetch_add(&t->done, me->held) + me->held;
         me->held = 0;
         if (done == total) {
@@ -159,7 +175,7 @@ bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t 
                 break;
             }
         } else if (front + back == total) {
-            wait_stage(t, me->stage);
+            wait_stage(t, me->stage, me->index);
             break;
         } else {
             const bool behind = takes_back(me, total);
@@ -169,17 +185,22 @@ bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t 
                 *begin = behind ? total - back - take : front;
                 *end = *begin + take;
                 me->held = take;
+                hold(me, true);
                 return true;
             }
         }
     }
     me->stage++;
+    if (t->seats != NULL)
+        seats_settle(t->seats, me->index, me->stage);
     return false;
 }
 
 static void member_run(struct team *t, uint32_t index)
 {
     struct team_member me = {.team = t, .index = index, .stage = t->first_stage};
+    if (t->seats != NULL)
+        seats_settle(t->seats, index, me.stage);
     t->fn(t->arg, &me);
     check(me.held == 0);
 }
@@ -217,6 +238,7 @@ static void *worker_main(void *arg)
     if (t->nice > 0)
         (void)background_enter(t->nice);
     kernels_enter_thread();
+    seats_take(t->seats, start.index);
     for (;;) {
         wait_change(&t->run, last, &t->run_sleepers, SPIN_RUN_NS);
         last = atomic_load(&t->run);
@@ -237,6 +259,7 @@ static void stop_workers(struct team *t, uint32_t started)
     for (uint32_t i = 0; i < started; i++)
         pthread_join(t->threads[i], NULL);
     free(t->threads);
+    seats_free(t->seats);
     free(t);
 }
 
@@ -249,6 +272,7 @@ enum status team_create(uint32_t threads, int nice, struct team **team, struct e
     t->size = threads;
     t->nice = nice;
     t->threads = xcalloc(threads, sizeof(*t->threads));
+    t->seats = threads > 1 ? seats_new(threads) : NULL;
 
     sigset_t all, before;
     sigfillset(&all);
@@ -292,6 +316,7 @@ void team_run(struct team *team, team_fn *fn, void *arg)
     team->arg = arg;
     team->first_stage = (uint32_t)(atomic_load(&team->ticket) >> 32);
     if (team->size > 1) {
+        seats_take(team->seats, 0);
         atomic_store(&team->gate, GATE_OPEN);
         atomic_fetch_add(&team->run, 1);
         if (atomic_load(&team->run_sleepers) > 0)

@@ -22,8 +22,9 @@
  * number their items alike (by tokens), a thread finds most of what it reads in its own caches: on CPUs with several
  * third-level caches what another thread has written comes from far away.
  *
- * Waiting: within a run ~50 µs of spinning, then a futex, so that on a shared machine the CPU goes
- * to the thread that holds the last chunk; between runs ~2 ms, then a futex. */
+ * Waiting: within a run ~50 µs of spinning, then a futex; between runs ~2 ms, then a futex. On a shared
+ * machine a thread that waits in vain has the last chunk's holder, if that lost its CPU, go on in its own place (seats.h).
+ */
 #ifndef KERNELS_TEAM_H
 #define KERNELS_TEAM_H
 
