@@ -206,21 +206,21 @@ def step_tiers():
             continue
         extra = {'TOKENRING_TIER': tier, 'CK_TIMEOUT_MULTIPLIER': '10' if tier == 'scalar' else '2'}
         programs = {path.stem[5:]: [] for path in sorted((root / 'tests/e2e').glob('test_*.py'))} if args.long else TIER_PROGRAMS
-        jobs += [Job(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], extra, 3600 if args.long else 300, alone=True, again=True)
-                 for name, tests in programs.items()]
-        jobs += meson_jobs(f'tier {tier}', build, name='e2e worker model', extra=extra, stretch=10 if args.long else 1)
+        jobs += [Job(f'tier {tier} {name}', ['python3', f'tests/e2e/test_{name}.py', *tests], extra, 3600 if args.long else 300,
+                     alone=args.long or name in ('cache', 'fair'), again=True) for name, tests in programs.items()]
+        jobs += meson_jobs(f'tier {tier}', build, name='e2e worker model', extra=extra, stretch=10 if args.long else 2)
     return jobs
 
 
 def step_clang():
-    compile_in('clang build', root / 'build-clang', ['--buildtype=debug'], 'clang')
+    compile_in('clang build', root / 'build-clang', ['--buildtype=debug', '-Ddebug=false'], 'clang')
     return []
 
 
 def step_sanitizers():
     """Unit tests and a serving worker under AddressSanitizer and UndefinedBehaviorSanitizer."""
     directory, suites = root / 'build-asan', ('unit', 'sanitize')
-    options = ['-Doptimization=1', '-Db_sanitize=address,undefined', '-Db_lundef=false']
+    options = ['-Doptimization=1', '-Dc_args=-g1', '-Db_sanitize=address,undefined', '-Db_lundef=false']
     if not compile_in('sanitizer build', directory, options, 'gcc', suites):
         return []
     shutil.copy(build / 'ngx_http_tokenring_module.so', directory)
@@ -234,7 +234,7 @@ def step_threads():
     """What several threads do, under ThreadSanitizer. jemalloc is not instrumented and its mutexes unlock unseen, so
     that each of its locks looks like a second one: reports about mutexes are off, those of races are not."""
     directory, suites = root / 'build-tsan', ('threads',)
-    options = ['-Doptimization=1', '-Db_sanitize=thread', '-Db_lundef=false']
+    options = ['-Doptimization=1', '-Dc_args=-g1', '-Db_sanitize=thread', '-Db_lundef=false']
     if not compile_in('thread sanitizer build', directory, options, 'gcc', suites):
         return []
     extra = {'TSAN_OPTIONS': 'exitcode=66:report_mutex_bugs=0', 'CK_EXCLUDE_TAGS': 'slow', 'CK_TIMEOUT_MULTIPLIER': '10'}
@@ -259,8 +259,8 @@ def step_load():
 
 
 def step_soak():
-    """Its hour looks at no times, and goes beside the long fuzzing."""
-    return [Job('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], {}, 4500 if args.long else 120, alone=not args.long)]
+    """It looks at no times."""
+    return [Job('soak', ['python3', 'tests/e2e/soak.py', '3600' if args.long else '20'], {}, 4500 if args.long else 300)]
 
 
 steps = {name[5:]: function for name, function in list(globals().items()) if name.startswith('step_')}
