@@ -1,7 +1,6 @@
 /* test_seats.c: a member that holds a chunk and does not run goes on where another one waits; one of two members on a CPU
  * leaves it; and each gets its own affinity back. */
 #define _GNU_SOURCE
-#include <check.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/kernels/seats.h"
+#include "tests/check_main.h"
 
 /* Member 1, which sleeps where the test wants it to. */
 struct member {
@@ -152,18 +152,5 @@ START_TEST(member_elsewhere_is_left)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("seats");
-    TCase *all = tcase_create("all");
-    tcase_add_test(all, holder_is_pulled);
-    tcase_add_test(all, idle_member_is_left);
-    tcase_add_test(all, neighbour_is_pushed);
-    tcase_add_test(all, member_elsewhere_is_left);
-    suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed > 0;
-}
+CHECK_MAIN("seats", holder_is_pulled, idle_member_is_left, neighbour_is_pushed,
+           member_elsewhere_is_left)
