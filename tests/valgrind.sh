@@ -4,7 +4,7 @@
 # The programs use libc's malloc (jemalloc is reached by mallocx alone), so valgrind sees every block. Valgrind knows
 # no AVX-512 and says so through CPUID: the AVX2 tier runs.
 set -u
-build=$1
+build=$(cd "$1" && pwd) || exit 2
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 programs=(ring/test_ring ring/test_message ring/test_channel alloc/test_pages alloc/test_block_table sched/test_sched text/test_detokenizer api/test_request api/test_reply)
