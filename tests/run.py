@@ -119,8 +119,9 @@ def settle(job, code, output, seconds):
 
 
 def run_all(jobs):
-    """Those that need not be alone together, those first that may take longest; then the others."""
-    together = sorted((job for job in jobs if not job.alone), key=lambda job: -job.timeout)
+    """Those that need not be alone together, those first that may take longest; then the others. Long: soak, fuzzing and
+    valgrind take an hour and a half, and what a quick test has found should not wait for them."""
+    together = sorted((job for job in jobs if not job.alone), key=lambda job: (args.long and job.timeout >= 1000, -job.timeout))
     once_more = []
     with concurrent.futures.ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)))) as pool:
         begun = {pool.submit(execute, job): job for job in together}
