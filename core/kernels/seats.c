@@ -25,8 +25,7 @@ struct seat {
     _Alignas(64) _Atomic int cpu; /* where the thread came to its last stage; NOWHERE: not known */
     _Atomic bool holds;
     _Atomic uint32_t moved; /* enum moved */
-    pthread_t thread;
-    pid_t tid; /* 0: not taken yet */
+    pid_t tid;              /* 0: not taken yet */
     clockid_t clock;
     cpu_set_t own; /* its affinity before it was moved */
 };
@@ -57,11 +56,10 @@ void seats_free(struct seats *s)
 void seats_take(struct seats *s, uint32_t index)
 {
     struct seat *seat = &s->seat[index];
-    if (seat->tid != 0 && pthread_equal(seat->thread, pthread_self()))
+    const pid_t tid = gettid();
+    if (seat->tid == tid)
         return;
-    seat->thread = pthread_self();
-    if (pthread_getcpuclockid(seat->thread, &seat->clock) == 0)
-        seat->tid = gettid();
+    seat->tid = pthread_getcpuclockid(pthread_self(), &seat->clock) == 0 ? tid : 0;
 }
 
 void seats_hold(struct seats *s, uint32_t index, bool holds)
@@ -104,13 +102,19 @@ static void push(struct seats *s, struct seat *other, int cpu)
         atomic_fetch_add(&s->pushes, 1);
 }
 
-void seats_settle(struct seats *s, uint32_t index, uint32_t stage)
+void seats_restore(struct seats *s, uint32_t index)
 {
     struct seat *seat = &s->seat[index];
     if (atomic_load_explicit(&seat->moved, memory_order_acquire) == MOVED_DONE) {
         (void)sched_setaffinity(0, sizeof(seat->own), &seat->own);
         atomic_store(&seat->moved, MOVED_NOT);
     }
+}
+
+void seats_settle(struct seats *s, uint32_t index, uint32_t stage)
+{
+    struct seat *seat = &s->seat[index];
+    seats_restore(s, index);
     const int cpu = sched_getcpu();
     if (cpu != atomic_load_explicit(&seat->cpu, memory_order_relaxed))
         atomic_store(&seat->cpu, cpu);
@@ -145,8 +149,9 @@ void seats_pull(struct seats *s, uint32_t index)
         return;
     for (uint32_t i = 0; i < s->n; i++) {
         struct seat *other = &s->seat[i];
-        if (i == index || other->tid == 0 ||
-            !atomic_load_explicit(&other->holds, memory_order_acquire) || runs(other))
+        /* What its thread has set is there once it holds something. */
+        if (i == index || !atomic_load_explicit(&other->holds, memory_order_acquire) ||
+            other->tid == 0 || runs(other))
             continue;
         cpu_set_t here;
         CPU_ZERO(&here);

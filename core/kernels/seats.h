@@ -8,7 +8,8 @@
  *     two members share a CPU, after such a move        the one that runs pushes the other one off
  *
  * Both are done by narrowing the other thread's affinity. It takes back the one that it had, whatever that was, as soon
- * as it comes to its next stage. What the system refuses is left as it is.
+ * as it comes to its next stage, the caller of a run at its end. Until then nobody moves it a second time. What the
+ * system refuses is left as it is.
  *
  * Owner: the team. Each seat is its thread's own, but for what is atomic. */
 #ifndef KERNELS_SEATS_H
@@ -29,6 +30,8 @@ void seats_hold(struct seats *s, uint32_t index, bool holds);
 /* To be called by a member when it comes to a stage: its affinity is its own again, and a member that sits on its CPU,
  * too, is pushed off. */
 void seats_settle(struct seats *s, uint32_t index, uint32_t stage);
+/* The calling thread's affinity is its own again. */
+void seats_restore(struct seats *s, uint32_t index);
 /* To be called by a member that has waited for long and is about to sleep: a member that holds a chunk and does not run
  * goes on here. */
 void seats_pull(struct seats *s, uint32_t index);

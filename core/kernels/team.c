@@ -2,9 +2,9 @@
  *
  * ticket = stage number (high half) | items taken (low half): from the front and, in its upper 16 bits, from the back;
  * of more than 65,535 items all are taken from the front. A chunk is taken by raising one of them, which succeeds only
- * while the stage is still the member's own. `done` counts finished items; whoever finishes the last one resets it and publishes the next stage, in one store. So a
- * thread that was away finds a ticket of a later stage and walks through the stages that it missed
- * without touching anything.
+ * while the stage is still the member's own. `done` counts finished items; whoever finishes the last one resets it and
+ * publishes the next stage, in one store. So a thread that was away finds a ticket of a later stage and walks through
+ * the stages that it missed without touching anything.
  *
  * gate = run number | open bit | threads inside. Workers enter only while it is open; the caller
  * closes it when its own function has returned, and waits for those inside to leave. */
@@ -155,8 +155,8 @@ bool team_next(struct team_member *me, uint32_t total, uint32_t chunk, uint32_t 
 
     check(chunk > 0);
     if (me->held > 0) {
-        hold(me, false);
         uint32_t done = atomic_fetch_add(&t->done, me->held) + me->held;
+        hold(me, false);
         me->held = 0;
         if (done == total) {
             atomic_store_explicit(&t->done, 0, memory_order_relaxed);
@@ -329,5 +329,6 @@ void team_run(struct team *team, team_fn *fn, void *arg)
             wait_change(&team->gate, gate, &team->gate_sleepers, SPIN_STAGE_NS);
             gate = atomic_load(&team->gate);
         }
+        seats_restore(team->seats, 0); /* nobody is left inside who could move it */
     }
 }

@@ -2,6 +2,8 @@
  * more threads than CPUs and with threads that are away. */
 #define _GNU_SOURCE
 #include <check.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,6 +178,35 @@ START_TEST(both_ends)
 }
 END_TEST
 
+static void *spin(void *arg)
+{
+    const _Atomic bool *ends = arg;
+    while (!atomic_load_explicit(ends, memory_order_relaxed))
+        ;
+    return NULL;
+}
+
+/* Members move each other where somebody else runs, too (seats.h); whoever called gets its CPUs back. */
+START_TEST(caller_keeps_its_cpus)
+{
+    struct team *team;
+    _Atomic bool ends = false;
+    pthread_t other;
+    cpu_set_t before, after;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(before), &before), 0);
+    ck_assert(team_create(2, 0, &team, NULL) == STATUS_OK);
+    ck_assert_int_eq(pthread_create(&other, NULL, spin, (void *)&ends), 0);
+    for (int i = 0; i < 500; i++) {
+        run_job(team, ITEMS, 7, false);
+        ck_assert_int_eq(sched_getaffinity(0, sizeof(after), &after), 0);
+        ck_assert(CPU_EQUAL(&before, &after));
+    }
+    atomic_store(&ends, true);
+    pthread_join(other, NULL);
+    team_free(team);
+}
+END_TEST
+
 START_TEST(bad_sizes)
 {
     struct team *team;
@@ -196,6 +227,7 @@ int main(void)
     tcase_add_test(tc, parked_workers);
     tcase_add_test(tc, work_is_shared);
     tcase_add_test(tc, both_ends);
+    tcase_add_test(tc, caller_keeps_its_cpus);
     tcase_add_test(tc, bad_sizes);
     suite_add_tcase(suite, tc);
     return check_run(suite);
