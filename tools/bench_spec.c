@@ -358,6 +358,7 @@ static int parse(int argc, char **argv, struct run *r)
             r->hashes = true;
             break;
         case 'T':
+            temperature = 0;
             ok = strcmp(optarg, "0") == 0 || positive(optarg, 100, &temperature);
             r->temperature = (float)temperature;
             break;

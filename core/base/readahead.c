@@ -60,9 +60,13 @@ void readahead_fetch(int fd, bool is_short, uint64_t from, uint64_t to)
         off_t at = (off_t)from;
         if (is_short)
             posix_fadvise(fd, at, (off_t)(end - from), POSIX_FADV_WILLNEED);
-        else
-            while (at < (off_t)end && sendfile(null, fd, &at, end - (uint64_t)at) > 0)
-                ;
+        else {
+            ssize_t n = 1;
+            while (at < (off_t)end && n > 0)
+                n = sendfile(null, fd, &at, end - (uint64_t)at);
+            if (n < 0) /* not every file system can be read without copying */
+                posix_fadvise(fd, at, (off_t)end - at, POSIX_FADV_WILLNEED);
+        }
     }
     if (null >= 0)
         close(null);

@@ -533,7 +533,7 @@ enum status gguf_read(const struct gguf *g, uint64_t from, void *dst, size_t len
 void gguf_fetch(const struct gguf *g, uint64_t from, uint64_t to)
 {
     to = to < g->size ? to : g->size;
-    if (g->fetch_fd >= 0)
+    if (g->fetch_fd >= 0 && from < to)
         readahead_fetch(g->fetch_fd, g->read_short, from, to);
 }
 

@@ -2,10 +2,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/kernels/forced_inline.h"
 #include "core/kernels/half.h"
 #include "core/kernels/vec512.h"
-
-#define INLINE static inline __attribute__((always_inline))
 
 static inline __m512 load_first(const float *x, uint32_t i, uint32_t n)
 {

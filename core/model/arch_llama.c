@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/base/xalloc.h"
 #include "core/base/huge.h"
+#include "core/base/xalloc.h"
 
 /* Sizes in a file above these are refused before anything is multiplied with them. */
 #define SIZE_LIMIT (1u << 24)

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "core/base/check.h"
-#include "core/base/xalloc.h"
 #include "core/base/huge.h"
+#include "core/base/xalloc.h"
 
 #define TABLE_PIECE ((size_t)64 << 10)
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 
 #include "core/base/check.h"
+#include "core/base/huge.h"
 #include "core/base/xalloc.h"
 #include "core/kernels/team.h"
 #include "core/model/ahead.h"
-#include "core/base/huge.h"
 #include "core/model/weights.h"
 
 /* The file is asked for that many bytes before they are repacked: enough for the disk to work while
@@ -165,6 +165,12 @@ static enum status make(struct load *l, const struct weights_part *part, uint32_
     return status;
 }
 
+/* Bytes of a piece in the file, at most: a matrix may have fewer rows than a panel. */
+static size_t in_file(const struct weights_part *part)
+{
+    return part->from_file < part->tensor->bytes ? part->from_file : part->tensor->bytes;
+}
+
 static void make_item(struct load *l, const struct item *item, uint8_t *stage)
 {
     const struct weights *w = l->w;
@@ -175,7 +181,7 @@ static void make_item(struct load *l, const struct item *item, uint8_t *stage)
     uint32_t piece = item->piece;
     for (uint32_t p = item->part; p < w->n_parts; p++, piece = 0) {
         const struct weights_part *part = &w->parts[p];
-        uint32_t most = (uint32_t)(l->stage_bytes / part->from_file);
+        uint32_t most = (uint32_t)(l->stage_bytes / in_file(part));
         while (piece < part->pieces && address(part, piece) / l->stretch == stretch) {
             struct error err = {0};
             size_t left = (stretch + 1) * l->stretch - address(part, piece);
@@ -217,8 +223,8 @@ enum status weights_load(struct weights *w, struct team *team,
     l.stretch = l.total / 100 + 1 < ITEM_BYTES ? l.total / 100 + 1 : ITEM_BYTES;
     l.stage_bytes = ITEM_BYTES;
     for (uint32_t p = 0; p < w->n_parts; p++)
-        if (w->parts[p].from_file > l.stage_bytes)
-            l.stage_bytes = w->parts[p].from_file;
+        if (in_file(&w->parts[p]) > l.stage_bytes)
+            l.stage_bytes = in_file(&w->parts[p]);
     l.stage_bytes = (l.stage_bytes + 63) / 64 * 64;
     l.stage = xaligned(l.stage_bytes * team_size(team));
     cut(&l);

@@ -110,7 +110,7 @@ uint32_t text_table_set(struct text_table *t, const struct text_key *key, uint32
 {
     struct text_slot *slot = find(t, key);
     uint32_t before = slot->len != 0 ? slot->value : TEXT_TABLE_NONE;
-    if (slot->len == 0 && ++t->count * 2 > t->mask) {
+    if (slot->len == 0 && ++t->count * 2 > t->mask + 1) {
         grow(t);
         slot = find(t, key);
     }
