@@ -4,8 +4,8 @@
 
 #define LINE_SCALE 1024.0 /* positions */
 #define LINE_RATE 0.125   /* part of an error that one sample corrects */
-#define MARGIN_FIRST 1.5
-#define MARGIN_RATE 0.03
+#define MARGIN_FIRST 1.4
+#define MARGIN_RATE 0.02
 #define ODD_RATE 0.125
 #define ODD_MOST 1.25
 #define ODD_FADE 0.002   /* part that is forgotten at each step: what was avoided is tried again */

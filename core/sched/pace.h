@@ -33,7 +33,7 @@
 #define PACE_CHUNK_MIN 4u    /* those that it may always have */
 #define PACE_KEPT 0.99
 #define PACE_MARGIN_MIN 1.2 /* bounds of the room left for missed forecasts */
-#define PACE_MARGIN_MAX 1.65
+#define PACE_MARGIN_MAX 1.5
 #define PACE_MARGIN_SEVERAL 1.3 /* most for several prompts */
 #define PACE_MARGIN_CROWD 1.1
 #define PACE_CROWD_PROMPTS 2u /* so many prompts, and one for every PACE_CROWD_DECODES */
