@@ -4,15 +4,10 @@
 #include <string.h>
 
 #include "core/base/check.h"
+#include "core/kernels/forced_inline.h"
 #include "core/kernels/half.h"
 #include "core/kernels/vec256.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
 #define BLOCK 3u
 #define DIM_VECTORS 4u
 

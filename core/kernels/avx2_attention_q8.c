@@ -4,16 +4,11 @@
 #include <string.h>
 
 #include "core/base/check.h"
+#include "core/kernels/forced_inline.h"
 #include "core/kernels/half.h"
 #include "core/kernels/kv_q8.h"
 #include "core/kernels/vec256.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
 #define BLOCK 3u
 
 /* Continues the scores of nq queries against 8 positions of a tile, from `pos` on, by block b. */

@@ -13,15 +13,13 @@
 #include <string.h>
 
 #include "core/base/check.h"
+#include "core/kernels/forced_inline.h"
 #include "core/kernels/kv_q4.h"
 #include "core/kernels/vec512.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
-#define UNROLL _Pragma("unroll")
 #define UNROLL_IF_KNOWN /* clang unrolls counts that it knows, and warns of others */
 #else
-#define UNROLL _Pragma("GCC unroll 8")
 #define UNROLL_IF_KNOWN UNROLL
 #endif
 #define GROUP 4u
